@@ -1,0 +1,1 @@
+"""Framework-free Python: identity, MPI, the native engine, process sets, configuration, exceptions."""
