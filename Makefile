@@ -1,0 +1,63 @@
+# The doors of the project. Every target works from a clean clone; `make venv` comes first by itself.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -m "not long"
+RUN := $(BIN)/compat-hvdrun
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo venv native test test-single test-parallel test-node-split test-launched test-long lint wheel test-matrix clean
+
+demo: native
+	$(RUN) -np 2 -- $(BIN)/python legacy_examples/mnist_session.py
+
+venv: $(VENV)/ready
+
+$(VENV)/ready: setup.py pyproject.toml requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt --editable .
+	touch $@
+
+# The compiler is asked every time; it compiles only what changed.
+native: venv
+	$(BIN)/python setup.py --quiet build_ext --inplace
+
+test: test-single test-parallel test-node-split test-launched
+
+test-single: native
+	$(PYTEST) tests --ignore tests/parallel --ignore tests/launched
+
+test-parallel: $(addprefix test-parallel-,1 2 3 4)
+
+test-parallel-%: native
+	$(RUN) -np $* -- $(PYTEST) tests/parallel
+
+test-node-split: $(addprefix test-node-split-,2,2 1,3 1,1,1,1)
+
+test-node-split-%: native
+	COMPAT_HVD_NODE_SPLIT=$* $(RUN) -np 4 -- $(PYTEST) tests/parallel -m "node_split and not long"
+
+test-launched: native
+	$(PYTEST) tests/launched
+
+test-long: native
+	$(BIN)/python -m pytest -m long tests
+
+lint: native
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	git ls-files '*.cc' '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+
+wheel: venv
+	.ci/check-wheel $(BIN)/python
+
+# ROWS="3.8 3.11" runs only the rows of these Pythons.
+test-matrix: venv
+	$(BIN)/python .ci/test-matrix $(ROWS)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache compat_hvd/*.so
+	find compat_hvd tests legacy_examples setup.py -name __pycache__ -prune -exec rm -rf {} +
