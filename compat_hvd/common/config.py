@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 
 def _flag(text: str) -> bool:
@@ -32,6 +33,7 @@ class Variable:
     parse: Callable[[str], Any]
     default: Any
     meaning: str
+    empty_counts: bool = False  # an empty text is a value, not the same as unset
 
 
 TABLE: dict[str, Variable] = {
@@ -40,21 +42,47 @@ TABLE: dict[str, Variable] = {
     "COMPAT_HVD_ALLOW_SINGLETON": Variable(_flag, False, "let a process that a launcher started be a world of its own"),
     "COMPAT_HVD_NODE_SPLIT": Variable(_groups, None, "for tests: sizes of groups of ranks that act as separate nodes"),
     "COMPAT_HVD_CHUNK_BYTES": Variable(int, 256 << 10, "bytes of one shared-memory slot"),
+    "COMPAT_HVD_LAUNCHER": Variable(str, None, "MPI whose mpiexec compat-hvdrun used; set by it for each rank"),
+    "PMI_SIZE": Variable(int, None, "ranks that the mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2, started"),
+    "PMI_FD": Variable(int, None, "file descriptor of a rank's connection to the mpiexec of MPICH or Intel MPI"),
+    "PMIX_RANK": Variable(int, None, "rank given by a launcher that speaks PMIx: Open MPI's, or srun --mpi=pmix"),
+    "PMIX_NAMESPACE": Variable(str, None, "job given by a launcher that speaks PMIx"),
+    "OMPI_COMM_WORLD_SIZE": Variable(int, None, "ranks that Open MPI's mpiexec, or compat-hvdrun, started"),
+    "SLURM_STEP_NUM_TASKS": Variable(int, None, "processes that srun started"),
+    "I_MPI_PMI_LIBRARY": Variable(str, None, "library by which Intel MPI speaks with another launcher"),
+    "CUDA_VISIBLE_DEVICES": Variable(str, None, "GPUs that CUDA shows to this process", empty_counts=True),
 }
 
 
 def get(name: str, environ: Mapping[str, str] | None = None) -> Any:
-    """Returns the parsed value of the variable ``name``, or its default when it is unset or empty.
+    """Returns the parsed value of the variable ``name``, or its default when it is unset or (unless it counts) empty.
 
     Raises:
         KeyError: ``name`` is not in the table.
         ValueError: the text does not parse; the message names the variable and what it is for.
     """
     variable = TABLE[name]
-    text = (os.environ if environ is None else environ).get(name, "")
-    if text == "":
+    text = (os.environ if environ is None else environ).get(name)
+    if text is None or (text == "" and not variable.empty_counts):
         return variable.default
     try:
         return variable.parse(text)
     except ValueError as error:
-        raise ValueError(f"environment variable {name}={text!r} is not valid ({error}); it means: {variable.meaning}") from None
+        raise ValueError(
+            f"environment variable {name}={text!r} is not valid ({error}); it means: {variable.meaning}"
+        ) from None
+
+
+@contextlib.contextmanager
+def hidden(prefixes: Sequence[str]) -> Iterator[None]:
+    """Takes the variables whose names begin with one of ``prefixes`` out of the environment while the block runs.
+
+    For C libraries called in the block: they read the process's environment by themselves.
+    """
+    taken = {name: text for name, text in os.environ.items() if name.startswith(tuple(prefixes))}
+    for name in taken:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
