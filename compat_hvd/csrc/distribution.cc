@@ -1,0 +1,190 @@
+#include "distribution.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "pieces.h"
+
+namespace compat_hvd {
+namespace {
+
+struct Stream {
+  int origin;   // rank
+  Pieces data;  // at the origin what it sends, elsewhere where it goes
+  uint64_t first_use = 0;
+};
+
+class Distribution : public Execution {
+ public:
+  Distribution(const DataPlane& plane, const Response& response, std::vector<Stream> streams)
+      : plane_(plane), view_(plane, *response.set), sequence_(response.sequence), chunk_(plane.slots->bytes()) {
+    uint64_t use = 0;
+    for (Stream& stream : streams) {
+      if (stream.data.total() == 0) continue;
+      stream.first_use = use;
+      use += chunks(stream);
+      if (view_.set->size() == 1) continue;
+      if (publisher(stream.origin) == view_.rank) {
+        publishing_.push_back({std::move(stream), 0, 0});
+      } else {
+        reading_.push_back({std::move(stream), 0, 0});
+      }
+    }
+  }
+
+  bool finished() const override { return publishing_.empty() && reading_.empty() && sent_; }
+
+  bool step() override {
+    bool moved = false;
+    while (!publishing_.empty() && publish(&publishing_.front())) moved = true;
+    for (auto at = reading_.begin(); at != reading_.end();) {
+      while (at->done < chunks(at->stream) && read(&*at)) moved = true;
+      at = at->done == chunks(at->stream) ? reading_.erase(at) : at + 1;
+    }
+    if (publishing_.empty() && !sent_) {
+      sent_ = plane_.slots->transfers_done(plane_.mover);
+      moved = moved || sent_;
+    }
+    return moved;
+  }
+
+ private:
+  // A stream that this rank publishes or reads, and how many of its chunks have passed.
+  struct Task {
+    Stream stream;
+    size_t started;
+    size_t done;
+  };
+
+  size_t chunks(const Stream& stream) const { return (stream.data.total() + chunk_ - 1) / chunk_; }
+  size_t bytes(const Stream& stream, size_t k) const { return std::min(chunk_, stream.data.total() - k * chunk_); }
+
+  // Origins of other nodes are spread over the members of a node.
+  int relay(int origin, int node) const {
+    const std::vector<int>& members = view_.set->by_node[node];
+    return members[view_.set->index_of(origin) % members.size()];
+  }
+  bool is_local(int rank) const { return std::binary_search(view_.local.begin(), view_.local.end(), rank); }
+  int publisher(int origin) const { return is_local(origin) ? origin : relay(origin, view_.node); }
+
+  bool publish(Task* task) {
+    const bool moved = task->stream.origin == view_.rank ? publish_own(task) : publish_relayed(task);
+    if (task->done == chunks(task->stream)) publishing_.pop_front();
+    return moved;
+  }
+
+  bool publish_own(Task* task) {
+    const uint64_t use = task->stream.first_use + task->done;
+    char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
+    if (!slot) return false;
+    const size_t count = bytes(task->stream, task->done);
+    task->stream.data.copy_out(task->done * chunk_, count, slot);
+    for (int node = 0; node < view_.nodes(); ++node) {
+      if (node == view_.node) continue;
+      plane_.mover->send(relay(view_.rank, node), data_tag(use), slot, count,
+                         plane_.slots->add_transfer(sequence_, use));
+    }
+    plane_.slots->publish(sequence_, use, view_.others);
+    ++task->done;
+    return true;
+  }
+
+  // Receives into as many slots as are free, and publishes in order.
+  bool publish_relayed(Task* task) {
+    bool moved = false;
+    const Stream& stream = task->stream;
+    while (task->started < chunks(stream) && task->started < task->done + kSlots) {
+      const uint64_t use = stream.first_use + task->started;
+      char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
+      if (!slot) break;
+      receiving_.push_back({slot, {}});
+      plane_.mover->receive(stream.origin, data_tag(use), slot, bytes(stream, task->started),
+                            &receiving_.back().transfer);
+      ++task->started;
+      moved = true;
+    }
+    while (!receiving_.empty() && plane_.mover->done(&receiving_.front().transfer)) {
+      stream.data.copy_in(task->done * chunk_, bytes(stream, task->done), receiving_.front().slot);
+      plane_.slots->publish(sequence_, stream.first_use + task->done, view_.others);
+      receiving_.pop_front();
+      ++task->done;
+      moved = true;
+    }
+    return moved;
+  }
+
+  bool read(Task* task) {
+    const int writer = publisher(task->stream.origin);
+    const uint64_t use = task->stream.first_use + task->done;
+    const char* slot = plane_.slots->read(writer, sequence_, use);
+    if (!slot) return false;
+    task->stream.data.copy_in(task->done * chunk_, bytes(task->stream, task->done), slot);
+    plane_.slots->release(writer, sequence_, use);
+    ++task->done;
+    return true;
+  }
+
+  struct Receiving {
+    char* slot;
+    ByteMover::Transfer transfer;
+  };
+
+  DataPlane plane_;
+  View view_;
+  uint64_t sequence_;
+  size_t chunk_;
+  std::deque<Task> publishing_;  // in the order of their uses, one after the other
+  std::vector<Task> reading_;    // side by side
+  std::deque<Receiving> receiving_;
+  bool sent_ = false;
+};
+
+size_t row_bytes(const Request& request) {
+  size_t bytes = size_of(request.dtype);
+  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Response& response, Status* error) {
+  const ProcessSet& set = *response.set;
+  std::vector<Stream> streams;
+  for (int rank : set.ranks) streams.push_back({rank, {}, 0});
+  for (size_t e = 0; e < response.entries.size(); ++e) {
+    Entry& entry = *response.entries[e];
+    const std::vector<int64_t>& rows = response.first_dimensions[e];
+    const size_t row = row_bytes(entry.request);
+    int64_t total = 0;
+    for (int64_t count : rows) total += count;
+    entry.output = entry.allocate(total);
+    if (!entry.output && total * row > 0) {
+      *error = Status::unknown("allgather of tensor '" + entry.request.name + "': no memory for the " +
+                               std::to_string(total * row) + " bytes of the result on this rank.");
+    }
+    char* at = entry.output;
+    for (size_t member = 0; member < set.ranks.size(); ++member) {
+      const size_t bytes = static_cast<size_t>(rows[member]) * row;
+      const bool own = set.ranks[member] == plane.topology->rank();
+      streams[member].data.add(own ? const_cast<char*>(entry.input) : at, bytes);
+      if (own && at && bytes > 0) std::memcpy(at, entry.input, bytes);
+      if (at) at += bytes;
+    }
+  }
+  return std::make_unique<Distribution>(plane, response, std::move(streams));
+}
+
+std::unique_ptr<Execution> start_broadcast(const DataPlane& plane, const Response& response) {
+  const int root = response.entries.front()->request.root;
+  const bool own = root == plane.topology->rank();
+  std::vector<Stream> streams{{root, {}, 0}};
+  for (const auto& entry : response.entries) {
+    const size_t bytes = entry->request.bytes();
+    streams[0].data.add(own ? const_cast<char*>(entry->input) : entry->output, bytes);
+    if (own && entry->output != entry->input && bytes > 0) std::memcpy(entry->output, entry->input, bytes);
+  }
+  return std::make_unique<Distribution>(plane, response, std::move(streams));
+}
+
+}  // namespace compat_hvd

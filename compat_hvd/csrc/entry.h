@@ -1,0 +1,67 @@
+// One submission of a collective, from the kernel that makes it to the call of done.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "message.h"
+
+namespace compat_hvd {
+
+struct Entry {
+  Request request;
+  const char* input = nullptr;
+  char* output = nullptr;  // may equal input
+  // Allgather: gives the output once its first dimension is known, nullptr when there is no memory.
+  std::function<char*(int64_t first_dimension)> allocate;
+  // Called exactly once, from no thread of the engine's that others depend on.
+  std::function<void(const Status&)> done;
+};
+
+// The entries of this rank that are not done.
+class TensorTable {
+ public:
+  // Adds an entry and returns its ticket. `duplicate` tells that one of the same name is in flight already.
+  uint64_t add(std::unique_ptr<Entry> entry, bool* duplicate) {
+    const uint64_t ticket = ++last_ticket_;
+    *duplicate = !by_name_.emplace(key(entry->request.process_set, entry->request.name), ticket).second;
+    entries_.emplace(ticket, std::move(entry));
+    return ticket;
+  }
+  // The entry in flight under that name, nullptr when there is none.
+  Entry* find(int process_set, const std::string& name) {
+    auto at = by_name_.find(key(process_set, name));
+    return at == by_name_.end() ? nullptr : entries_.at(at->second).get();
+  }
+  Entry* find(uint64_t ticket) {
+    auto at = entries_.find(ticket);
+    return at == entries_.end() ? nullptr : at->second.get();
+  }
+  std::unique_ptr<Entry> remove(uint64_t ticket) {
+    auto at = entries_.find(ticket);
+    if (at == entries_.end()) return nullptr;
+    std::unique_ptr<Entry> entry = std::move(at->second);
+    entries_.erase(at);
+    auto named = by_name_.find(key(entry->request.process_set, entry->request.name));
+    if (named != by_name_.end() && named->second == ticket) by_name_.erase(named);
+    return entry;
+  }
+  std::unique_ptr<Entry> remove(int process_set, const std::string& name) {
+    auto at = by_name_.find(key(process_set, name));
+    return at == by_name_.end() ? nullptr : remove(at->second);
+  }
+  std::unique_ptr<Entry> remove_any() { return entries_.empty() ? nullptr : remove(entries_.begin()->first); }
+  size_t size() const { return entries_.size(); }
+
+ private:
+  static std::string key(int process_set, const std::string& name) { return std::to_string(process_set) + ':' + name; }
+
+  std::map<uint64_t, std::unique_ptr<Entry>> entries_;
+  std::unordered_map<std::string, uint64_t> by_name_;  // the first in flight of each name
+  uint64_t last_ticket_ = 0;
+};
+
+}  // namespace compat_hvd

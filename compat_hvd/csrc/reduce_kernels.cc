@@ -1,0 +1,301 @@
+#include "reduce_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace compat_hvd {
+namespace {
+
+// Elements worked on at a time, so that the accumulators stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+
+uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat {
+  uint16_t bits;
+};
+
+// IEEE 754 binary16 → binary32: the exponent is rebiased by a multiplication, which also normalises subnormals.
+float widen(Half half) {
+  const uint32_t magnitude = static_cast<uint32_t>(half.bits & 0x7fffu) << 13;
+  const float scaled = float_of(magnitude) * float_of(0x77800000u);              // 2^112
+  const uint32_t special = (half.bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;  // infinity, NaN
+  return float_of(bits_of(scaled) | special | static_cast<uint32_t>(half.bits & 0x8000u) << 16);
+}
+
+// binary32 → binary16, round to nearest even. Subnormal results are rounded by adding a constant whose last place is
+// theirs.
+Half narrow_half(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t result;
+  if (magnitude >= 0x47800000u) {
+    result = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  } else if (magnitude < 0x38800000u) {
+    result = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+  } else {
+    const uint32_t odd = (magnitude >> 13) & 1u;
+    result = (magnitude - 0x38000000u + 0xfffu + odd) >> 13;
+  }
+  return {static_cast<uint16_t>(sign | result)};
+}
+
+float widen(Bfloat value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
+
+Bfloat narrow_bfloat(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
+}
+
+// How an element type T is accumulated.
+template <typename T>
+struct Traits {
+  using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+  static Acc load(T value) { return static_cast<Acc>(value); }
+  static T store(Acc value) { return static_cast<T>(value); }
+};
+template <>
+struct Traits<Half> {
+  using Acc = float;
+  static float load(Half value) { return widen(value); }
+  static Half store(float value) { return narrow_half(value); }
+};
+template <>
+struct Traits<Bfloat> {
+  using Acc = float;
+  static float load(Bfloat value) { return widen(value); }
+  static Bfloat store(float value) { return narrow_bfloat(value); }
+};
+
+int64_t truncate(double value) {
+  if (!(value > -9.2e18)) return value < 0 ? std::numeric_limits<int64_t>::min() : 0;  // NaN → 0
+  if (value > 9.2e18) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(value);
+}
+
+template <typename Acc>
+Acc scaled(Acc value, double factor) {
+  if constexpr (std::is_integral_v<Acc>) {
+    return truncate(static_cast<double>(value) * factor);
+  } else {
+    return value * static_cast<Acc>(factor);
+  }
+}
+
+struct Sum {
+  template <typename Acc>
+  static Acc apply(Acc a, Acc b) {
+    if constexpr (std::is_integral_v<Acc>) {
+      return static_cast<Acc>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));  // wraps instead of overflowing
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Product {
+  template <typename Acc>
+  static Acc apply(Acc a, Acc b) {
+    if constexpr (std::is_integral_v<Acc>) {
+      return static_cast<Acc>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+// A NaN of any source reaches the result of Min and Max.
+struct Min {
+  template <typename Acc>
+  static Acc apply(Acc a, Acc b) {
+    return (a < b || a != a) ? a : b;
+  }
+};
+struct Max {
+  template <typename Acc>
+  static Acc apply(Acc a, Acc b) {
+    return (a > b || a != a) ? a : b;
+  }
+};
+
+template <typename T, typename Acc>
+void load_block(const T* source, Acc* acc, size_t count, double prescale) {
+  for (size_t i = 0; i < count; ++i) acc[i] = Traits<T>::load(source[i]);
+  if (prescale != 1.0) {
+    for (size_t i = 0; i < count; ++i) acc[i] = scaled(acc[i], prescale);
+  }
+}
+
+template <typename T, typename Op, typename Acc>
+void add_block(const T* source, Acc* acc, size_t count, double prescale) {
+  if (prescale == 1.0) {
+    for (size_t i = 0; i < count; ++i) acc[i] = Op::apply(acc[i], static_cast<Acc>(Traits<T>::load(source[i])));
+  } else {
+    for (size_t i = 0; i < count; ++i) {
+      acc[i] = Op::apply(acc[i], scaled(static_cast<Acc>(Traits<T>::load(source[i])), prescale));
+    }
+  }
+}
+
+template <typename Acc>
+void finish_block(Acc* acc, size_t count, const Scaling& scaling) {
+  if constexpr (std::is_integral_v<Acc>) {
+    if (scaling.postscale != 1.0) {
+      const double divisor = static_cast<double>(scaling.divisor);
+      for (size_t i = 0; i < count; ++i) acc[i] = truncate(static_cast<double>(acc[i]) * scaling.postscale / divisor);
+    } else if (scaling.divisor != 1) {
+      for (size_t i = 0; i < count; ++i) acc[i] /= scaling.divisor;
+    }
+  } else {
+    if (scaling.divisor != 1) {
+      const Acc divisor = static_cast<Acc>(scaling.divisor);
+      for (size_t i = 0; i < count; ++i) acc[i] /= divisor;
+    }
+    if (scaling.postscale != 1.0) {
+      const Acc factor = static_cast<Acc>(scaling.postscale);
+      for (size_t i = 0; i < count; ++i) acc[i] *= factor;
+    }
+  }
+}
+
+// Reduces one block of all sources into `acc`.
+template <typename T, typename Op, typename Acc>
+void reduce_block(const char* const* sources, int n, size_t from, size_t count, Acc* acc, double prescale) {
+  load_block(reinterpret_cast<const T*>(sources[0]) + from, acc, count, prescale);
+  for (int k = 1; k < n; ++k) add_block<T, Op>(reinterpret_cast<const T*>(sources[k]) + from, acc, count, prescale);
+}
+
+template <typename T>
+void store_block(const typename Traits<T>::Acc* acc, T* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) out[i] = Traits<T>::store(acc[i]);
+}
+
+enum class Stage { kToOutput, kToPartial, kCombine };
+
+struct Arguments {
+  Stage stage;
+  const char* const* sources;
+  int n;
+  char* out;
+  size_t count;
+  Scaling scaling;
+};
+
+template <typename T, typename Op>
+void run(const Arguments& a) {
+  using Acc = typename Traits<T>::Acc;
+  Acc block[kBlock];
+  for (size_t from = 0; from < a.count; from += kBlock) {
+    const size_t count = std::min(kBlock, a.count - from);
+    if (a.stage == Stage::kToPartial) {
+      reduce_block<T, Op>(a.sources, a.n, from, count, reinterpret_cast<Acc*>(a.out) + from, a.scaling.prescale);
+      continue;
+    }
+    if (a.stage == Stage::kCombine) {
+      reduce_block<Acc, Op>(a.sources, a.n, from, count, block, 1.0);
+    } else {
+      reduce_block<T, Op>(a.sources, a.n, from, count, block, a.scaling.prescale);
+    }
+    finish_block(block, count, a.scaling);
+    store_block(block, reinterpret_cast<T*>(a.out) + from, count);
+  }
+}
+
+template <typename T>
+void run_for_type(ReduceOp op, const Arguments& a) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return run<T, Sum>(a);
+    case ReduceOp::kMin:
+      return run<T, Min>(a);
+    case ReduceOp::kMax:
+      return run<T, Max>(a);
+    case ReduceOp::kProduct:
+      return run<T, Product>(a);
+    case ReduceOp::kAdasum:
+      return;  // refused during negotiation
+  }
+}
+
+void dispatch(DataType dtype, ReduceOp op, const Arguments& a) {
+  switch (dtype) {
+    case DataType::kFloat32:
+      return run_for_type<float>(op, a);
+    case DataType::kFloat64:
+      return run_for_type<double>(op, a);
+    case DataType::kFloat16:
+      return run_for_type<Half>(op, a);
+    case DataType::kBfloat16:
+      return run_for_type<Bfloat>(op, a);
+    case DataType::kInt8:
+      return run_for_type<int8_t>(op, a);
+    case DataType::kUint8:
+      return run_for_type<uint8_t>(op, a);
+    case DataType::kInt32:
+      return run_for_type<int32_t>(op, a);
+    case DataType::kInt64:
+      return run_for_type<int64_t>(op, a);
+    case DataType::kInt16:
+    case DataType::kUint16:
+    case DataType::kBool:
+      return;  // refused during negotiation
+  }
+}
+
+}  // namespace
+
+bool can_reduce(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat32:
+    case DataType::kFloat64:
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+    case DataType::kInt8:
+    case DataType::kUint8:
+    case DataType::kInt32:
+    case DataType::kInt64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+size_t partial_size(DataType dtype) {
+  const bool four_bytes = dtype == DataType::kFloat32 || dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
+  return four_bytes ? 4 : 8;
+}
+
+void reduce_to_output(DataType dtype, ReduceOp op, const char* const* sources, int n, char* out, size_t count,
+                      const Scaling& scaling) {
+  dispatch(dtype, op, {Stage::kToOutput, sources, n, out, count, scaling});
+}
+
+void reduce_to_partial(DataType dtype, ReduceOp op, const char* const* sources, int n, char* partial, size_t count,
+                       const Scaling& scaling) {
+  dispatch(dtype, op, {Stage::kToPartial, sources, n, partial, count, scaling});
+}
+
+void combine_partials(DataType dtype, ReduceOp op, const char* const* partials, int n, char* out, size_t count,
+                      const Scaling& scaling) {
+  dispatch(dtype, op, {Stage::kCombine, partials, n, out, count, scaling});
+}
+
+}  // namespace compat_hvd
