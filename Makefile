@@ -32,12 +32,12 @@ test-single: native
 test-parallel: $(addprefix test-parallel-,1 2 3 4)
 
 test-parallel-%: native
-	$(RUN) -np $* -- $(PYTEST) tests/parallel
+	$(RUN) -np $* --no-tag -- $(PYTEST) tests/parallel
 
 test-node-split: $(addprefix test-node-split-,2,2 1,3 1,1,1,1)
 
 test-node-split-%: native
-	COMPAT_HVD_NODE_SPLIT=$* $(RUN) -np 4 -- $(PYTEST) tests/parallel -m "node_split and not long"
+	COMPAT_HVD_NODE_SPLIT=$* $(RUN) -np 4 --no-tag -- $(BIN)/python -m pytest -m "node_split and not long" tests/parallel
 
 test-launched: native
 	$(PYTEST) tests/launched
