@@ -1,0 +1,172 @@
+"""init, shutdown and who this process is. Names and errors are Horovod's."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Union
+
+from compat_hvd.common import bootstrap, ending, mpi, native
+from compat_hvd.common import process_sets as table
+from compat_hvd.common.process_sets import ProcessSet
+
+_place: Optional[bootstrap.Place] = None
+_comm: Any = None
+_sets: Sequence[ProcessSet] = ()
+
+
+def init(
+    comm: Union[None, Sequence[int], Any] = None,
+    process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]] = None,
+) -> None:
+    """Forms the world and starts the engine. Collective over the ranks that take part; a second call does nothing.
+
+    Args:
+        comm: None for all ranks of MPI_COMM_WORLD, a list of its ranks, or an mpi4py communicator; a duplicate of it
+            is used.
+        process_sets: list of ProcessSet, or of lists of ranks; the same on all ranks.
+
+    Raises:
+        ValueError: this rank is not in ``comm``, the list or the sets are not valid, the ranks disagree, or the
+            launcher does not fit the MPI that mpi4py loads (LaunchError).
+        ImportError: mpi4py or an MPI library is missing.
+        HorovodInternalError: the ranks could not be connected.
+    """
+    global _place, _comm, _sets
+    if native.running():
+        return
+    mpi.start()
+    ending.watch()
+    chosen = _communicator(comm)
+    sets = table.resolve(process_sets, chosen.Get_size())
+    _comm = mpi.dup(chosen)
+    _place = bootstrap.form_world(_comm, [process_set.ranks or [] for process_set in sets])
+    table.register(sets, _place.size)
+    _sets = sets
+
+
+def _communicator(comm: Union[None, Sequence[int], Any]) -> Any:
+    world = mpi.start().COMM_WORLD
+    if comm is None:
+        return world
+    if hasattr(comm, "Get_rank"):
+        return comm
+    ranks = list(comm)
+    if not ranks:
+        return world
+    if any(isinstance(rank, bool) or not isinstance(rank, int) for rank in ranks):
+        raise ValueError(f"init(comm=…) takes a list of ranks or an mpi4py communicator, got {comm!r}")
+    chosen = mpi.from_ranks(ranks)
+    if chosen is None:
+        raise ValueError(
+            f"Horovod initialization failed: rank {world.Get_rank()} is not among the ranks {ranks} of init(comm=…); "
+            "only the ranks of the list may call it"
+        )
+    return chosen
+
+
+def shutdown() -> None:
+    """Ends the engine: returns when every rank has called it or ended. ``init`` may be called again afterwards."""
+    global _place, _comm, _sets
+    if not native.running():
+        return
+    native.goodbye()
+    ending.mark_orderly()
+    table.unregister(_sets)
+    _comm.Free()
+    _place, _comm, _sets = None, None, ()
+
+
+def is_initialized() -> bool:
+    """Returns whether the engine runs in this process."""
+    return native.running()
+
+
+def _current() -> bootstrap.Place:
+    if _place is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _place
+
+
+def rank() -> int:
+    """Returns this process's number in the world, from 0. Raises ValueError before init, as all of these do."""
+    return _current().rank
+
+
+def size() -> int:
+    """Returns the number of processes in the world."""
+    return _current().size
+
+
+def local_rank() -> int:
+    """Returns this process's number among those on its host, from 0."""
+    return _current().local_rank
+
+
+def local_size() -> int:
+    """Returns the number of processes on this host."""
+    return _current().local_size
+
+
+def cross_rank() -> int:
+    """Returns this host's number among those that have a process with this local rank."""
+    return _current().cross_rank
+
+
+def cross_size() -> int:
+    """Returns the number of hosts that have a process with this local rank."""
+    return _current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Returns whether every host has equally many processes."""
+    return _current().homogeneous
+
+
+def mpi_threads_supported() -> bool:
+    """Returns whether any thread may call MPI at any time."""
+    _current()
+    return mpi.thread_multiple()
+
+
+def mpi_enabled() -> bool:
+    """Returns True: processes always find each other through MPI."""
+    return True
+
+
+def mpi_built() -> bool:
+    """Returns True."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Returns False: there is no Gloo here."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Returns False."""
+    return False
+
+
+def nccl_built() -> int:
+    """Returns 0: no NCCL version."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Returns False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Returns False."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Returns False: GPU tensors are communicated through host memory."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Returns False."""
+    return False

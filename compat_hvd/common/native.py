@@ -1,0 +1,164 @@
+"""The native engine as Python sees it: the only user of ctypes beside :mod:`compat_hvd.common.mpi`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Sequence
+
+_FOLDER = Path(__file__).resolve().parent.parent
+
+
+class SegmentAddress(NamedTuple):
+    """Where other ranks of the host find a rank's segment of shared memory."""
+
+    pid: int
+    descriptor: int
+    nonce: int
+
+
+class _StartArguments(ctypes.Structure):
+    """Mirrors ``compat_hvd_start_arguments`` in csrc/c_api.cc."""
+
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("node_of", ctypes.POINTER(ctypes.c_int32)),
+        ("local_rank", ctypes.c_int32),
+        ("local_size", ctypes.c_int32),
+        ("process_sets", ctypes.c_int32),
+        ("process_set_sizes", ctypes.POINTER(ctypes.c_int32)),
+        ("process_set_ranks", ctypes.POINTER(ctypes.c_int32)),
+        ("fusion_threshold", ctypes.c_int64),
+        ("cache_capacity", ctypes.c_int64),
+        ("mpi_isend", ctypes.c_uint64),
+        ("mpi_irecv", ctypes.c_uint64),
+        ("mpi_test", ctypes.c_uint64),
+        ("mpi_abort", ctypes.c_uint64),
+        ("mpi_comm", ctypes.c_uint64),
+        ("mpi_byte", ctypes.c_uint64),
+    ]
+
+
+@lru_cache(maxsize=None)
+def _engine() -> Any:
+    path = _library("_engine.so")
+    library = ctypes.CDLL(path)
+    library.compat_hvd_last_error.restype = ctypes.c_char_p
+    library.compat_hvd_create_segment.argtypes = [ctypes.c_int32] * 3 + [ctypes.c_int64, ctypes.c_uint64]
+    library.compat_hvd_attach_segment.argtypes = [
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_int64,
+        ctypes.c_int32,
+        ctypes.c_uint64,
+    ]
+    library.compat_hvd_start.argtypes = [ctypes.POINTER(_StartArguments)]
+    library.compat_hvd_goodbye.restype = None
+    library.compat_hvd_fail.restype = None
+    library.compat_hvd_fail.argtypes = [ctypes.c_char_p]
+    return library
+
+
+def _library(name: str) -> str:
+    path = _FOLDER / name
+    if not path.exists():
+        raise ImportError(
+            f"compat_hvd was not built: {path.name} is missing beside the package. Install it with pip, or run "
+            "'python setup.py build_ext --inplace' in a checkout; both need g++ or clang++."
+        )
+    return str(path)
+
+
+def tensorflow_library_path() -> str:
+    """Returns the path of the library that registers the TensorFlow operations.
+
+    Raises:
+        ImportError: the package was not built.
+    """
+    _engine()
+    return _library("_tensorflow.so")
+
+
+def create_segment(rank: int, readers: int, reader_index: int, slot_bytes: int) -> SegmentAddress:
+    """Makes this rank's shared memory for ``readers`` ranks of its host.
+
+    Raises:
+        OSError: there is not enough memory, or the system refuses memory files.
+    """
+    nonce = secrets.randbits(62)
+    descriptor = _engine().compat_hvd_create_segment(rank, readers, reader_index, slot_bytes, nonce)
+    if descriptor < 0:
+        raise OSError(-descriptor, f"shared memory of rank {rank}: {os.strerror(-descriptor)}")
+    return SegmentAddress(os.getpid(), descriptor, nonce)
+
+
+def attach_segment(rank: int, reader_index: int, address: SegmentAddress) -> bool:
+    """Maps the segment of another rank; False when this process cannot (another user, another PID namespace)."""
+    return not _engine().compat_hvd_attach_segment(rank, reader_index, address.pid, address.descriptor, address.nonce)
+
+
+def _array(values: Sequence[int]) -> Any:
+    return (ctypes.c_int32 * max(len(values), 1))(*values)
+
+
+def start(
+    rank: int,
+    node_of: Sequence[int],
+    local_rank: int,
+    local_size: int,
+    process_sets: Sequence[Sequence[int]],
+    fusion_threshold: int,
+    cache_capacity: int,
+    functions: dict[str, int],
+    comm: int,
+    byte: int,
+) -> None:
+    """Starts the engine once all ranks have attached to each other's segments.
+
+    Args:
+        node_of: for each rank a number that the ranks sharing memory have in common.
+        process_sets: the members of each set beside the world, which get the ids 1, 2, …
+        functions, comm, byte: see :class:`compat_hvd.common.mpi.Handles`.
+
+    Raises:
+        RuntimeError: the engine could not be started.
+    """
+    arguments = _StartArguments(
+        rank=rank,
+        size=len(node_of),
+        node_of=_array(node_of),
+        local_rank=local_rank,
+        local_size=local_size,
+        process_sets=len(process_sets),
+        process_set_sizes=_array([len(ranks) for ranks in process_sets]),
+        process_set_ranks=_array([member for ranks in process_sets for member in ranks]),
+        fusion_threshold=fusion_threshold,
+        cache_capacity=cache_capacity,
+        mpi_isend=functions["MPI_Isend"],
+        mpi_irecv=functions["MPI_Irecv"],
+        mpi_test=functions["MPI_Test"],
+        mpi_abort=functions["MPI_Abort"],
+        mpi_comm=comm,
+        mpi_byte=byte,
+    )
+    if _engine().compat_hvd_start(ctypes.byref(arguments)) != 0:
+        raise RuntimeError(f"the engine could not be started: {_engine().compat_hvd_last_error().decode()}")
+
+
+def running() -> bool:
+    """Whether the engine runs in this process; False in a forked child."""
+    return bool(_engine().compat_hvd_running())
+
+
+def goodbye() -> None:
+    """Ends the engine of this rank: returns when all ranks have said goodbye, never if the job fails meanwhile."""
+    _engine().compat_hvd_goodbye()
+
+
+def fail(reason: str) -> None:
+    """Tells the other ranks that this one has failed and aborts the job; does not return while the engine runs."""
+    _engine().compat_hvd_fail(reason.encode())

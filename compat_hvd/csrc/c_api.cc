@@ -1,0 +1,97 @@
+// The functions that compat_hvd/common/native.py calls.
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "runtime.h"
+
+using namespace compat_hvd;
+
+namespace {
+
+thread_local std::string last_error;
+
+std::unique_ptr<SharedNodeMemory>& memory_to_be() {
+  static auto* memory = new std::unique_ptr<SharedNodeMemory>;
+  return *memory;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Mirrored by native.StartArguments.
+struct compat_hvd_start_arguments {
+  int32_t rank;
+  int32_t size;
+  const int32_t* node_of;
+  int32_t local_rank;
+  int32_t local_size;
+  int32_t process_sets;  // beside the world
+  const int32_t* process_set_sizes;
+  const int32_t* process_set_ranks;  // one set after the other
+  int64_t fusion_threshold;
+  int64_t cache_capacity;
+  uint64_t mpi_isend;  // addresses of functions and raw handles; 0 in a world without MPI
+  uint64_t mpi_irecv;
+  uint64_t mpi_test;
+  uint64_t mpi_abort;
+  uint64_t mpi_comm;
+  uint64_t mpi_byte;
+};
+
+const char* compat_hvd_last_error() { return last_error.c_str(); }
+
+// Makes this rank's segment for `readers` ranks of its host. Returns its file descriptor or a negative errno.
+int32_t compat_hvd_create_segment(int32_t rank, int32_t readers, int32_t reader_index, int64_t slot_bytes,
+                                  uint64_t nonce) {
+  memory_to_be() = std::make_unique<SharedNodeMemory>(readers, static_cast<size_t>(slot_bytes));
+  return memory_to_be()->create(rank, reader_index, nonce);
+}
+
+// Maps the segment of another rank. Returns 0 or an errno.
+int32_t compat_hvd_attach_segment(int32_t rank, int32_t reader_index, int64_t pid, int32_t descriptor, uint64_t nonce) {
+  return memory_to_be()->attach(rank, reader_index, pid, descriptor, nonce);
+}
+
+// Starts the engine. All ranks have attached. Returns 0, or −1 and sets the last error.
+int32_t compat_hvd_start(const compat_hvd_start_arguments* a) try {
+  RuntimeConfig config;
+  config.rank = a->rank;
+  config.node_of.assign(a->node_of, a->node_of + a->size);
+  config.local_rank = a->local_rank;
+  config.local_size = a->local_size;
+  const int32_t* ranks = a->process_set_ranks;
+  for (int32_t i = 0; i < a->process_sets; ++i) {
+    config.process_sets.emplace_back(ranks, ranks + a->process_set_sizes[i]);
+    ranks += a->process_set_sizes[i];
+  }
+  config.coordinator.fusion_threshold = static_cast<size_t>(a->fusion_threshold);
+  config.coordinator.cache_capacity = static_cast<size_t>(a->cache_capacity);
+  config.mpi.isend = reinterpret_cast<MpiFunctions::Isend>(a->mpi_isend);
+  config.mpi.irecv = reinterpret_cast<MpiFunctions::Irecv>(a->mpi_irecv);
+  config.mpi.test = reinterpret_cast<MpiFunctions::Test>(a->mpi_test);
+  config.mpi.abort = reinterpret_cast<MpiFunctions::Abort>(a->mpi_abort);
+  config.mpi.comm = a->mpi_comm;
+  config.mpi.byte = a->mpi_byte;
+  memory_to_be()->seal();
+  Runtime::start(std::move(config), std::move(memory_to_be()));
+  return 0;
+} catch (const std::exception& error) {
+  last_error = error.what();
+  return -1;
+}
+
+int32_t compat_hvd_running() { return Runtime::current() != nullptr; }
+
+// See Runtime::goodbye. Does nothing when the engine does not run here.
+void compat_hvd_goodbye() {
+  if (auto runtime = Runtime::current()) runtime->goodbye();
+}
+
+// See Runtime::fail.
+void compat_hvd_fail(const char* text) {
+  if (auto runtime = Runtime::current()) runtime->fail(text);
+}
+
+}  // extern "C"
