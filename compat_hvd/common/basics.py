@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Sequence
 
 from compat_hvd.common import bootstrap, ending, mpi, native
 from compat_hvd.common import process_sets as table
 from compat_hvd.common.process_sets import ProcessSet
 
-_place: Optional[bootstrap.Place] = None
+_place: bootstrap.Place | None = None
 _comm: Any = None
 _sets: Sequence[ProcessSet] = ()
 
 
 def init(
-    comm: Union[None, Sequence[int], Any] = None,
-    process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]] = None,
+    comm: Sequence[int] | Any | None = None,
+    process_sets: Sequence[ProcessSet | Sequence[int]] | None = None,
 ) -> None:
     """Forms the world and starts the engine. Collective over the ranks that take part; a second call does nothing.
 
@@ -43,7 +43,7 @@ def init(
     _sets = sets
 
 
-def _communicator(comm: Union[None, Sequence[int], Any]) -> Any:
+def _communicator(comm: Sequence[int] | Any | None) -> Any:
     world = mpi.start().COMM_WORLD
     if comm is None:
         return world

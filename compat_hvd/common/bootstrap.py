@@ -1,4 +1,4 @@
-"""How the ranks find each other: nodes, shared memory, settings that must agree. Runs on the caller's thread in init."""
+"""How ranks find each other: nodes, shared memory, settings that must agree. Runs on the thread that calls init."""
 
 from __future__ import annotations
 

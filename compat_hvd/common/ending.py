@@ -13,12 +13,11 @@ import sys
 import threading
 import traceback
 from types import TracebackType
-from typing import Optional, Type
 
 from compat_hvd.common import mpi, native
 
-_pid: Optional[int] = None
-_failure: Optional[str] = None
+_pid: int | None = None
+_failure: str | None = None
 _orderly = True
 
 
@@ -45,7 +44,7 @@ def mark_orderly() -> None:
 def _watch_exceptions() -> None:
     previous = sys.excepthook
 
-    def hook(kind: Type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> None:
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         global _failure
         _failure = "".join(traceback.format_exception_only(kind, value)).strip()
         previous(kind, value, trace)
@@ -54,7 +53,7 @@ def _watch_exceptions() -> None:
     sys.excepthook = hook
 
 
-def _uncaught() -> Optional[str]:
+def _uncaught() -> str | None:
     """What the main thread died of, or None. A script may have put an excepthook of its own in the place of ours."""
     if _failure is not None:
         return _failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Sequence, Union
+from typing import Any, Iterable, Sequence
 
 
 class ProcessSet:
@@ -21,11 +21,11 @@ class ProcessSet:
         NotImplementedError: an MPI communicator was given.
     """
 
-    process_set_id: Optional[int] = None
-    ranks: Optional[List[int]] = None
+    process_set_id: int | None = None
+    ranks: list[int] | None = None
     mpi_comm: Any = None
 
-    def __init__(self, ranks_or_comm: Union[Iterable[int], Any]) -> None:
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
         if hasattr(ranks_or_comm, "Get_rank"):
             raise NotImplementedError("process sets are given by ranks; communicators are not supported yet")
         ranks = list(ranks_or_comm)
@@ -33,7 +33,7 @@ class ProcessSet:
             raise ValueError(f"ProcessSet takes integers as ranks, got {ranks}")
         self.ranks = sorted(ranks)
 
-    def _members(self) -> List[int]:
+    def _members(self) -> list[int]:
         if self.process_set_id is None or self.ranks is None:
             raise ValueError(f"{self} has not been registered; pass it to init(process_sets=[…])")
         return self.ranks
@@ -54,7 +54,7 @@ class ProcessSet:
             raise ValueError("Process is not part of provided process set.")
         return self._members().index(rank)
 
-    def included(self) -> Optional[bool]:
+    def included(self) -> bool | None:
         """Returns whether this process is a member; None while the members are not known."""
         from compat_hvd.common import basics
 
@@ -69,7 +69,7 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
 
-def resolve(process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]], size: int) -> List[ProcessSet]:
+def resolve(process_sets: Sequence[ProcessSet | Sequence[int]] | None, size: int) -> list[ProcessSet]:
     """Checks the sets given to ``init`` and returns them as ProcessSet objects, not yet registered.
 
     Raises:
