@@ -46,11 +46,17 @@ def _watch_exceptions() -> None:
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         global _failure
-        _failure = "".join(traceback.format_exception_only(kind, value)).strip()
+        _failure = _summary(kind, value)
         previous(kind, value, trace)
 
     hook.compat_hvd = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _summary(kind: type[BaseException] | None, value: BaseException | None) -> str:
+    """The exception in one line: TensorFlow's messages run over pages."""
+    line = "".join(traceback.format_exception_only(kind, value)).strip().split("\n")[0]
+    return line if len(line) <= 200 else line[:200] + "…"
 
 
 def _uncaught() -> str | None:
@@ -58,7 +64,7 @@ def _uncaught() -> str | None:
     if _failure is not None:
         return _failure
     if not getattr(sys.excepthook, "compat_hvd", False) and getattr(sys, "last_value", None) is not None:
-        return "".join(traceback.format_exception_only(sys.last_type, sys.last_value)).strip()
+        return _summary(sys.last_type, sys.last_value)
     return None
 
 
