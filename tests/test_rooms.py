@@ -18,11 +18,13 @@ ROOMS = ("", "common", "tensorflow", "launcher")
 
 # Each floor of the native code may include itself and the floors before it.
 FLOORS = (
-    {"status", "dtype", "collective", "futex", "byte_mover", "topology", "wire", "pieces"},
-    {"message", "reduce_kernels", "node_memory", "mpi_mover", "entry"},
-    {"coordinator", "agreement", "channel", "control_plane", "slots", "execution", "reduction", "distribution"},
+    {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces"},
+    {"message", "reduce_kernels", "node_memory", "mpi_mover"},
+    {"entry", "agreement", "channel", "slots"},
+    {"coordinator", "control_plane", "execution", "reduction", "distribution", "completion"},
     {"engine"},
-    {"tensorflow"},
+    {"runtime"},
+    {"c_api", "tensorflow"},
 )
 
 # The only modules that may import what leads out of the package.
