@@ -1,4 +1,4 @@
-"""The exit protocol: however a rank ends, the job ends soon, with a status that tells the truth, and leaves nothing behind."""
+"""The exit protocol: however a rank ends, the job ends soon, with a true status, and leaves nothing behind."""
 
 from __future__ import annotations
 
