@@ -11,7 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: demo venv native test test-single test-parallel test-node-split test-launched test-long lint wheel test-matrix clean
 
 demo: native
-	$(RUN) -np 2 -- $(BIN)/python legacy_examples/mnist_session.py
+	TF_ENABLE_ONEDNN_OPTS=0 $(RUN) -np 2 -- $(BIN)/python legacy_examples/mnist_session.py
 
 venv: $(VENV)/ready
 
