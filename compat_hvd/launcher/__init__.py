@@ -36,21 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     That is the first non-zero status of a rank, 128 + N for a rank killed by signal N, 2 if nothing could be started.
     """
     options = parse(argv)
+    mark = "hvd" + secrets.token_hex(6)
     try:
         library = mpi.find_library()
         vendor = _vendor(library)
+        environ = for_job(vendor, mark)
         mpiexec = options.mpiexec or find_mpiexec(vendor, library)
-    except (ImportError, LauncherError) as error:
-        print(f"compat-hvdrun: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    mark = "hvd" + secrets.token_hex(6)
-    environ = for_job(vendor, mark)
-    command = [mpiexec, *vendor.arguments(options, environ, mark)]
-    if options.verbose:
-        print(f"compat-hvdrun: mpi4py loads {library}\n{shlex.join(command)}", file=sys.stderr, flush=True)
-    try:
+        command = [mpiexec, *vendor.arguments(options, environ, mark)]
+        if options.verbose:
+            print(f"compat-hvdrun: mpi4py loads {library}\n{shlex.join(command)}", file=sys.stderr, flush=True)
         output = Output(vendor.tags(library, mark) if options.separates else None, vendor.records(mark), options)
         return Job(command, environ, output).run()
-    except OSError as error:
+    except (ImportError, OSError, LauncherError) as error:
         print(f"compat-hvdrun: {error}", file=sys.stderr)
         return USAGE_ERROR

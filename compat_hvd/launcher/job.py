@@ -140,17 +140,23 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
 
     def _status(self, returncode: int) -> int:
-        """The first non-zero status of a rank; else mpiexec's; else 1 if a rank was killed without a word."""
+        """The first non-zero status of a rank; else mpiexec's; else 1 if a rank was killed without a word.
+
+        When a rank vanishes by os._exit(0) and the others are killed for it, Hydra's status is 0 or 9 by chance.
+        """
         failure = self._output.first_failure
+        first = self._output.first_to_end
         silent = self._output.silent_ranks
         status = returncode if returncode >= 0 else 128 - returncode
         if failure is not None:
             rank, status = failure
             self._say(f"rank {rank} {_describe(status)}")
-        elif status == 0 and silent:
+        elif silent and first is not None and status in (0, signal.SIGKILL):
             killed = ", ".join(f"rank {rank}" for rank in silent)
-            self._say(f"rank {self._output.first_to_end} left in the middle of the job; mpiexec has killed {killed}")
+            self._say(f"rank {first} left in the middle of the job with status 0; mpiexec has killed {killed}")
             status = 1
+        elif status:
+            self._say(f"the job {_describe(status)}")
         return 128 + self._signal if status and self._signal is not None else status
 
     def _say(self, message: str) -> None:
