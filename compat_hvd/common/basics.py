@@ -33,6 +33,11 @@ def init(
     global _place, _comm, _sets
     if native.running():
         return
+    if _place is not None:
+        raise ValueError(
+            "Horovod initialization failed: this process was forked from one that had called init(); MPI does not "
+            "survive a fork, so call init() only in the children, or use the 'spawn' start method"
+        )
     mpi.start()
     ending.watch()
     chosen = _communicator(comm)

@@ -136,6 +136,11 @@ def form_world(comm: Any, process_sets: Sequence[Sequence[int]]) -> Place:
         process_sets=process_sets,
         fusion_threshold=config.get("HOROVOD_FUSION_THRESHOLD"),
         cache_capacity=config.get("HOROVOD_CACHE_CAPACITY"),
+        stall_warning=0.0
+        if config.get("HOROVOD_STALL_CHECK_DISABLE")
+        else config.get("HOROVOD_STALL_CHECK_TIME_SECONDS"),
+        stall_limit=config.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+        deadlock_limit=config.get("COMPAT_HVD_DEADLOCK_SECONDS"),
         functions=handles.functions,
         comm=handles.comm,
         byte=handles.byte,

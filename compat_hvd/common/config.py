@@ -39,6 +39,16 @@ class Variable:
 TABLE: dict[str, Variable] = {
     "HOROVOD_FUSION_THRESHOLD": Variable(int, 128 << 20, "bytes that one fused response may carry; 0 turns fusion off"),
     "HOROVOD_CACHE_CAPACITY": Variable(int, 1024, "collectives whose negotiation is remembered; 0 turns the cache off"),
+    "HOROVOD_STALL_CHECK_DISABLE": Variable(_flag, False, "turns the stall check off"),
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": Variable(
+        float, 60.0, "seconds after which a waiting collective is warned about"
+    ),
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": Variable(
+        float, 0.0, "seconds after which a waiting collective fails; 0 is never"
+    ),
+    "COMPAT_HVD_DEADLOCK_SECONDS": Variable(
+        float, 25.0, "seconds after which ranks that wait for each other fail; 0 is never"
+    ),
     "COMPAT_HVD_ALLOW_SINGLETON": Variable(_flag, False, "let a process that a launcher started be a world of its own"),
     "COMPAT_HVD_NODE_SPLIT": Variable(_groups, None, "for tests: sizes of groups of ranks that act as separate nodes"),
     "COMPAT_HVD_CHUNK_BYTES": Variable(int, 256 << 10, "bytes of one shared-memory slot"),

@@ -34,6 +34,9 @@ class _StartArguments(ctypes.Structure):
         ("process_set_ranks", ctypes.POINTER(ctypes.c_int32)),
         ("fusion_threshold", ctypes.c_int64),
         ("cache_capacity", ctypes.c_int64),
+        ("stall_warning", ctypes.c_double),
+        ("stall_limit", ctypes.c_double),
+        ("deadlock_limit", ctypes.c_double),
         ("mpi_isend", ctypes.c_uint64),
         ("mpi_irecv", ctypes.c_uint64),
         ("mpi_test", ctypes.c_uint64),
@@ -113,6 +116,9 @@ def start(
     process_sets: Sequence[Sequence[int]],
     fusion_threshold: int,
     cache_capacity: int,
+    stall_warning: float,
+    stall_limit: float,
+    deadlock_limit: float,
     functions: dict[str, int],
     comm: int,
     byte: int,
@@ -122,6 +128,9 @@ def start(
     Args:
         node_of: for each rank a number that the ranks sharing memory have in common.
         process_sets: the members of each set beside the world, which get the ids 1, 2, …
+        fusion_threshold: bytes that one response may carry; 0 for no fusion.
+        cache_capacity: collectives whose negotiation is remembered; 0 for none.
+        stall_warning, stall_limit, deadlock_limit: seconds; 0 turns each off.
         functions, comm, byte: see :class:`compat_hvd.common.mpi.Handles`.
 
     Raises:
@@ -138,6 +147,9 @@ def start(
         process_set_ranks=_array([member for ranks in process_sets for member in ranks]),
         fusion_threshold=fusion_threshold,
         cache_capacity=cache_capacity,
+        stall_warning=stall_warning,
+        stall_limit=stall_limit,
+        deadlock_limit=deadlock_limit,
         mpi_isend=functions["MPI_Isend"],
         mpi_irecv=functions["MPI_Irecv"],
         mpi_test=functions["MPI_Test"],

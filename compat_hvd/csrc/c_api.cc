@@ -11,6 +11,8 @@ namespace {
 
 thread_local std::string last_error;
 
+int64_t nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+
 std::unique_ptr<SharedNodeMemory>& memory_to_be() {
   static auto* memory = new std::unique_ptr<SharedNodeMemory>;
   return *memory;
@@ -32,7 +34,10 @@ struct compat_hvd_start_arguments {
   const int32_t* process_set_ranks;  // one set after the other
   int64_t fusion_threshold;
   int64_t cache_capacity;
-  uint64_t mpi_isend;  // addresses of functions and raw handles; 0 in a world without MPI
+  double stall_warning;   // seconds; 0: off
+  double stall_limit;     // seconds; 0: never
+  double deadlock_limit;  // seconds; 0: off
+  uint64_t mpi_isend;     // addresses of functions and raw handles; 0 in a world without MPI
   uint64_t mpi_irecv;
   uint64_t mpi_test;
   uint64_t mpi_abort;
@@ -68,6 +73,8 @@ int32_t compat_hvd_start(const compat_hvd_start_arguments* a) try {
   }
   config.coordinator.fusion_threshold = static_cast<size_t>(a->fusion_threshold);
   config.coordinator.cache_capacity = static_cast<size_t>(a->cache_capacity);
+  config.coordinator.stall = {nanoseconds(a->stall_warning), nanoseconds(a->stall_limit),
+                              nanoseconds(a->deadlock_limit)};
   config.mpi.isend = reinterpret_cast<MpiFunctions::Isend>(a->mpi_isend);
   config.mpi.irecv = reinterpret_cast<MpiFunctions::Irecv>(a->mpi_irecv);
   config.mpi.test = reinterpret_cast<MpiFunctions::Test>(a->mpi_test);

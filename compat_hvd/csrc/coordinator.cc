@@ -1,12 +1,15 @@
 #include "coordinator.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "agreement.h"
 
 namespace compat_hvd {
 namespace {
+
+constexpr int64_t kInspectionInterval = 500000000;
 
 std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
 
@@ -16,6 +19,8 @@ Coordinator::Coordinator(const Topology& topology, const ProcessSetTable& sets, 
     : topology_(topology),
       sets_(sets),
       options_(options),
+      inspector_(options.stall),
+      events_(topology.size(), 0),
       acknowledged_(topology.size(), 0),
       presence_(topology.size(), Presence::kRunning),
       completed_(topology.size(), 0) {}
@@ -40,6 +45,8 @@ void Coordinator::receive(const UpMessage& message) {
       return dead(message.rank, message.text);
     case Up::kDeath:
       return dead(message.subject, message.text);
+    case Up::kUsage:
+      return inspector_.usage(message.rank, message.usage);
     case Up::kAcknowledge:
     case Up::kLast:
     case Up::kHeartbeat:
@@ -47,8 +54,7 @@ void Coordinator::receive(const UpMessage& message) {
   }
 }
 
-// ---- Submissions
-// -----------------------------------------------------------------------------------------------------------
+// ---- Submissions ----
 
 Coordinator::Negotiation* Coordinator::negotiation(const ProcessSet& set, const std::string& name) {
   std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set.id, name)];
@@ -129,6 +135,8 @@ bool Coordinator::refused(Negotiation* n, int rank, int index, uint64_t ticket, 
 
 void Coordinator::record(Negotiation* n, int index, Submission submission) {
   n->submissions[index] = std::move(submission);
+  ++events_[n->set->ranks[index]];
+  if (n->present == 0) n->since = now_;
   if (++n->present < n->set->size()) return;
   const Status status = disagreement(*n);
   if (status.ok()) {
@@ -173,6 +181,7 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
 }
 
 void Coordinator::answer(int rank, uint64_t ticket, const Status& status) {
+  ++events_[rank];
   DownMessage message;
   message.kind = Down::kFail;
   message.ticket = ticket;
@@ -180,8 +189,7 @@ void Coordinator::answer(int rank, uint64_t ticket, const Status& status) {
   outgoing_.push_back({Destination::rank(rank), std::move(message)});
 }
 
-// ---- Departures
-// ------------------------------------------------------------------------------------------------------------
+// ---- Departures ----
 
 Status Coordinator::departure(int rank, const Negotiation& n) const {
   return Status::unknown(
@@ -197,11 +205,8 @@ void Coordinator::goodbye(int rank, uint64_t completed) {
   completed_[rank] = completed;
   acknowledged_[rank] = UINT64_MAX;
   ++gone_;
-  std::vector<Negotiation*> waiting;
-  for (auto& [key, n] : negotiations_) {
-    if (n->present > 0 && n->present < n->set->size() && n->set->contains(rank)) waiting.push_back(n.get());
-  }
-  for (Negotiation* n : waiting) {
+  for (Negotiation* n : incomplete()) {
+    if (!n->set->contains(rank)) continue;
     // Later submissions are refused because of the departure itself: nobody is left owing.
     const Status status = departure(rank, *n);
     fail(n, -1, 0, status);
@@ -225,8 +230,7 @@ void Coordinator::dead(int rank, const std::string& how) {
   outgoing_.push_back({Destination::all(), std::move(message)});
 }
 
-// ---- Responses
-// -------------------------------------------------------------------------------------------------------------
+// ---- Responses ----
 
 size_t Coordinator::bytes_of(const Negotiation& n) const {
   const Request& request = request_of(n, 0);
@@ -316,12 +320,46 @@ ExecuteItem Coordinator::item_for(Negotiation* n, DownMessage* message) {
     ages_.splice(ages_.end(), ages_, n->age);
   }
   for (Submission& s : n->submissions) s = {};
+  for (int rank : n->set->ranks) ++events_[rank];
   n->present = 0;
   return item;
 }
 
-// ---- Response cache
-// --------------------------------------------------------------------------------------------------------
+// ---- Waiting ----
+
+std::vector<Coordinator::Negotiation*> Coordinator::incomplete() const {
+  std::vector<Negotiation*> found;
+  for (const auto& [key, n] : negotiations_) {
+    if (n->present > 0 && n->present < n->set->size()) found.push_back(n.get());
+  }
+  return found;
+}
+
+void Coordinator::inspect(int64_t now) {
+  now_ = now;
+  if (now < next_inspection_ || fatal_) return;
+  next_inspection_ = now + kInspectionInterval;
+  const std::vector<Negotiation*> negotiations = incomplete();
+  std::vector<Waiting> waiting;
+  for (const Negotiation* n : negotiations) {
+    Waiting one{n->name, {}, {}, n->since};
+    for (int i = 0; i < n->set->size(); ++i) {
+      (n->submissions[i].present ? one.present : one.missing).push_back(n->set->ranks[i]);
+    }
+    waiting.push_back(std::move(one));
+  }
+  const StallInspector::Findings findings = inspector_.look(now, waiting, events_);
+  for (const std::string& warning : findings.warnings)
+    std::fprintf(stderr, "compat_hvd: warning: %s\n", warning.c_str());
+  for (int rank : findings.ask) {
+    DownMessage message;
+    message.kind = Down::kAskUsage;
+    outgoing_.push_back({Destination::rank(rank), std::move(message)});
+  }
+  for (const auto& [position, status] : findings.failures) fail(negotiations[position], -1, 0, status);
+}
+
+// ---- Response cache ----
 
 Coordinator::Negotiation* Coordinator::assign_cache_id(Negotiation* n, DownMessage* message) {
   if (options_.cache_capacity == 0) return n;

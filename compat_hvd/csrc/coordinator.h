@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "message.h"
+#include "stall_inspector.h"
 #include "topology.h"
 
 namespace compat_hvd {
@@ -26,6 +27,7 @@ namespace compat_hvd {
 struct CoordinatorOptions {
   size_t fusion_threshold = 128u << 20;  // bytes; 0: nothing is fused
   size_t cache_capacity = 1024;          // 0: no cache
+  StallOptions stall;
 };
 
 class Coordinator {
@@ -41,6 +43,8 @@ class Coordinator {
   // Forms responses from what is ready. While `busy` (rank 0 is executing), what rank 0 takes part in waits, so that it
   // is fused with whatever becomes ready meanwhile.
   void respond(bool busy);
+  // Looks for collectives that wait too long. `now` is in nanoseconds; calls may be as frequent as one likes.
+  void inspect(int64_t now);
   // A rank has ended without leaving in an orderly way.
   void dead(int rank, const std::string& how);
   std::vector<Outgoing> take();
@@ -63,6 +67,7 @@ class Coordinator {
     std::string name;
     std::vector<Submission> submissions;  // by position in the set
     int present = 0;
+    int64_t since = 0;  // when the first member submitted
     uint32_t cache_id = 0;
     Request signature;  // of the cached request
     std::list<Negotiation*>::iterator age;
@@ -97,6 +102,7 @@ class Coordinator {
   void purge_retired();
   Status departure(int rank, const Negotiation& n) const;
   void check_all_gone();
+  std::vector<Negotiation*> incomplete() const;
 
   const Topology& topology_;
   const ProcessSetTable& sets_;
@@ -107,6 +113,9 @@ class Coordinator {
   std::deque<Retired> retired_;
   std::deque<Negotiation*> ready_;
   std::vector<Outgoing> outgoing_;
+  StallInspector inspector_;
+  std::vector<uint64_t> events_;  // of each rank: submissions and answers
+  int64_t now_ = 0, next_inspection_ = 0;
   std::vector<uint64_t> acknowledged_;
   std::vector<Presence> presence_;
   std::vector<uint64_t> completed_;

@@ -46,8 +46,7 @@ Engine::Engine(Topology topology, NodeMemory* memory, ByteMover* mover, EngineOp
   }
 }
 
-// ---- From other threads
-// ----------------------------------------------------------------------------------------------------
+// ---- From other threads ----
 
 void Engine::submit(std::unique_ptr<Entry> entry) {
   Status refused;
@@ -93,8 +92,7 @@ Status Engine::fatal() const {
   return fatal_;
 }
 
-// ---- The step
-// --------------------------------------------------------------------------------------------------------------
+// ---- The step ----
 
 bool Engine::step() {
   const int64_t now = options_.now();
@@ -102,7 +100,7 @@ bool Engine::step() {
   moved |= control_.step(
       now, [this](const UpMessage& message) { coordinator_->receive(message); },
       [this](const DownMessage& message) { receive(message); });
-  moved |= coordinate();
+  moved |= coordinate(now);
   moved |= execute();
   if (now >= next_watch_) watch(now);
   return moved;
@@ -165,6 +163,12 @@ void Engine::receive(const DownMessage& message) {
     case Down::kFail:
       if (auto entry = table_.remove(message.ticket)) options_.complete(std::move(entry), message.status);
       return;
+    case Down::kAskUsage: {
+      UpMessage answer;
+      answer.kind = Up::kUsage;
+      answer.usage = options_.usage();
+      return send(std::move(answer));
+    }
     case Down::kFatal:
       return die(message.status);
     case Down::kAllGone: {
@@ -191,9 +195,7 @@ void Engine::enqueue(const DownMessage& message) {
   for (const ExecuteItem& item : message.items) {
     const std::string& name = item.name.empty() ? cached_names_[item.cache_id] : item.name;
     std::unique_ptr<Entry> entry = table_.remove(message.process_set, name);
-    if (!entry)
-      return report(topology_.rank(),
-                    "met an internal error: a response names '" + name + "', which this rank has not submitted");
+    if (!entry) return panic("a response names '" + name + "', which this rank has not submitted");
     update_cache(message, item, entry->request);
     response.entries.push_back(std::move(entry));
     response.first_dimensions.push_back(item.first_dimensions);
@@ -215,8 +217,9 @@ void Engine::update_cache(const DownMessage& message, const ExecuteItem& item, c
   cached_names_[item.cache_id] = item.name;
 }
 
-bool Engine::coordinate() {
+bool Engine::coordinate(int64_t now) {
   if (!coordinator_) return false;
+  coordinator_->inspect(now);
   coordinator_->respond(!responses_.empty());
   const std::vector<Coordinator::Outgoing> messages = coordinator_->take();
   for (const Coordinator::Outgoing& out : messages) control_.send_down(out.destination, out.message);
@@ -251,8 +254,7 @@ void Engine::finish_response() {
   send(std::move(acknowledge));
 }
 
-// ---- Deaths
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Deaths ----
 
 void Engine::watch(int64_t now) {
   next_watch_ = now + kWatchInterval;

@@ -24,7 +24,8 @@ namespace compat_hvd {
 
 struct EngineOptions {
   CoordinatorOptions coordinator;
-  std::function<int64_t()> now;  // nanoseconds of a clock that does not jump
+  std::function<int64_t()> now;    // nanoseconds of a clock that does not jump
+  std::function<int64_t()> usage;  // nanoseconds of processor time that this process has used beyond its worker
   // Hands a finished entry over to whoever calls its done.
   std::function<void(std::unique_ptr<Entry>, const Status&)> complete;
   // The process sets beside the world (which has id 0).
@@ -42,6 +43,8 @@ class Engine {
   void fail(const std::string& text);
 
   bool step();
+  // Gives up because of an error in the engine itself.
+  void panic(const std::string& what) { report(topology_.rank(), "met an internal error: " + what); }
   // True when there is nothing left to do for anybody: all ranks have said goodbye.
   bool stopped();
   // The error after which nothing can be communicated any more; ok as long as there is none.
@@ -66,7 +69,7 @@ class Engine {
   void receive(const DownMessage& message);
   void enqueue(const DownMessage& message);
   void update_cache(const DownMessage& message, const ExecuteItem& item, const Request& request);
-  bool coordinate();
+  bool coordinate(int64_t now);
   bool execute();
   void finish_response();
   void watch(int64_t now);

@@ -75,6 +75,9 @@ std::string UpMessage::encode() const {
     case Up::kGoodbye:
       out.put(completed);
       break;
+    case Up::kUsage:
+      out.put(usage);
+      break;
     case Up::kFailure:
     case Up::kDeath:
       out.put(subject);
@@ -106,6 +109,9 @@ UpMessage UpMessage::decode(const std::string& frame) {
       break;
     case Up::kGoodbye:
       message.completed = in.get<uint64_t>();
+      break;
+    case Up::kUsage:
+      message.usage = in.get<int64_t>();
       break;
     case Up::kFailure:
     case Up::kDeath:
@@ -142,6 +148,7 @@ std::string DownMessage::encode() const {
     case Down::kFatal:
       put(out, status);
       break;
+    case Down::kAskUsage:
     case Down::kAllGone:
     case Down::kHeartbeat:
       break;
@@ -175,6 +182,7 @@ DownMessage DownMessage::decode(const std::string& frame) {
     case Down::kFatal:
       message.status = get_status(in);
       break;
+    case Down::kAskUsage:
     case Down::kAllGone:
     case Down::kHeartbeat:
       break;

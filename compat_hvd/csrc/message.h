@@ -30,8 +30,7 @@ struct Request {
 
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// ---- From a rank to the coordinator
-// ----------------------------------------------------------------------------------------
+// ---- From a rank to the coordinator ----
 
 enum class Up : uint8_t {
   kRequest,        // a full request
@@ -40,6 +39,7 @@ enum class Up : uint8_t {
   kGoodbye,        // the rank ends normally and submits nothing more
   kFailure,        // the rank ends because of an uncaught exception
   kDeath,          // `subject` was found dead by its node's leader
+  kUsage,          // the answer to kAskUsage
   kLast,           // a leader's final frame
   kHeartbeat,
 };
@@ -54,20 +54,21 @@ struct UpMessage {
   int64_t first_dimension = 0;  // allgather: may change from step to step without a new negotiation
   int32_t subject = -1;
   uint64_t completed = 0;  // collectives completed by a rank that says goodbye
+  int64_t usage = 0;       // nanoseconds of processor time beyond the worker's
   std::string text;
 
   std::string encode() const;
   static UpMessage decode(const std::string& frame);
 };
 
-// ---- From the coordinator to ranks
-// -----------------------------------------------------------------------------------------
+// ---- From the coordinator to ranks ----
 
 enum class Down : uint8_t {
-  kExecute,  // run these entries together
-  kFail,     // one entry of one rank fails
-  kAllGone,  // every rank has said goodbye
-  kFatal,    // the job cannot go on
+  kExecute,   // run these entries together
+  kFail,      // one entry of one rank fails
+  kAllGone,   // every rank has said goodbye
+  kAskUsage,  // how much processor time has this rank used?
+  kFatal,     // the job cannot go on
   kHeartbeat,
 };
 

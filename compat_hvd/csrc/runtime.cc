@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -25,6 +26,12 @@ constexpr int64_t kAbortLimit = 5 * kSecond;
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+int64_t clock_time(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
 }
 
 int usable_cores() {
@@ -52,6 +59,7 @@ EngineOptions options_of(const RuntimeConfig& config) {
   EngineOptions options;
   options.coordinator = config.coordinator;
   options.now = now;
+  options.usage = [] { return clock_time(CLOCK_PROCESS_CPUTIME_ID) - clock_time(CLOCK_THREAD_CPUTIME_ID); };
   options.complete = [](std::unique_ptr<Entry> entry, const Status& status) {
     Completion::instance().post(std::move(entry), status);
   };
@@ -85,8 +93,7 @@ Runtime::Runtime(RuntimeConfig config, std::unique_ptr<SharedNodeMemory> memory)
   crowded_ = static_cast<int>(topology.ranks_of_node(topology.node()).size()) > usable_cores();
 }
 
-// ---- The worker
-// ------------------------------------------------------------------------------------------------------------
+// ---- The worker ----
 
 void Runtime::work() {
   prctl(PR_SET_NAME, "compat_hvd");
@@ -94,10 +101,15 @@ void Runtime::work() {
   pthread_mutex_lock(&own_.alive);
   own_.started.store(1, std::memory_order_release);
   while (!engine_.stopped()) {
-    if (engine_.step()) {
-      idle_since_ = 0;
-    } else {
-      rest();
+    try {
+      if (engine_.step()) {
+        idle_since_ = 0;
+      } else {
+        rest();
+      }
+    } catch (const std::exception& error) {
+      if (engine_.has_fatal()) abort();
+      engine_.panic(error.what());
     }
     if (engine_.has_fatal()) attend_to_fatal();
   }
@@ -141,7 +153,8 @@ int64_t Runtime::sleep_time() const {
 void Runtime::attend_to_fatal() {
   if (fatal_since_ == 0) {
     fatal_since_ = now();
-    if (engine_.topology().is_leader()) {
+    const int leader = engine_.topology().leader();
+    if (leader == config_.rank || memory_->dead(leader)) {
       fprintf(stderr, "compat_hvd: rank %d: %s\n", config_.rank, engine_.fatal().message.c_str());
     }
   }
@@ -157,8 +170,7 @@ void Runtime::abort() {
   _exit(1);
 }
 
-// ---- The ends
-// --------------------------------------------------------------------------------------------------------------
+// ---- The ends ----
 
 void Runtime::goodbye() {
   if (pid_ != getpid()) return;

@@ -100,7 +100,7 @@ void all_ops() {
 
 // The result of one sum of values that rounding makes depend on the order, with extra traffic to change fusion.
 std::vector<float> sum_with_traffic(unsigned seed, bool fused) {
-  World world({{2, 3}, 256, seed, {fused ? 1u << 20 : 0u, 1024}, {}});
+  World world({{2, 3}, 256, seed, {fused ? 1u << 20 : 0u, 1024, {}}, {}});
   std::vector<std::shared_ptr<Outcome>> all, mine;
   for (int rank : shuffled(world.size(), &world.random())) {
     for (int t : shuffled(10, &world.random())) {
@@ -246,7 +246,7 @@ void long_names() {
 // More names than the cache holds, and shapes that change: ids are revoked while requests with them may be on their
 // way.
 void cache_turnover() {
-  World world({{1, 2}, 256, 9, {1u << 20, 5}, {{0, 2}}});
+  World world({{1, 2}, 256, 9, {1u << 20, 5, {}}, {{0, 2}}});
   for (int round = 0; round < 60; ++round) {
     std::vector<std::shared_ptr<Outcome>> all;
     for (int rank = 0; rank < 3; ++rank) {

@@ -155,6 +155,7 @@ class World {
       EngineOptions engine;
       engine.coordinator = options.coordinator;
       engine.now = [this] { return now_; };
+      engine.usage = [this, rank] { return usage_[static_cast<int>(rank)]; };
       engine.complete = [](std::unique_ptr<Entry> entry, const Status& status) { entry->done(status); };
       engine.process_sets = options.process_sets;
       engines_.push_back(std::make_unique<Engine>(Topology(static_cast<int>(rank), node_of), memories_.back().get(),
@@ -221,11 +222,13 @@ class World {
   }
 
   std::mt19937& random() { return random_; }
+  int64_t& usage(int rank) { return usage_[rank]; }
 
  private:
   Network network_;
   std::mt19937 random_;
   int64_t now_ = 0;
+  std::map<int, int64_t> usage_;
   std::vector<std::unique_ptr<HeapNode>> nodes_;
   std::vector<std::unique_ptr<HeapNodeMemory>> memories_;
   std::vector<std::unique_ptr<TestMover>> movers_;

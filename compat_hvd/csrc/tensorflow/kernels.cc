@@ -31,8 +31,7 @@ void read_named(AttributeReader* reader, Attributes* attributes) {
 
 void destroy(void* attributes) { delete static_cast<Attributes*>(attributes); }
 
-// ---- Collectives
-// -----------------------------------------------------------------------------------------------------------
+// ---- Collectives ----
 
 void* create_allreduce(TF_OpKernelConstruction* construction) {
   return create(construction, [](AttributeReader* reader, Attributes* attributes) {
@@ -95,8 +94,7 @@ void barrier(void* kernel, TF_OpKernelContext* context, Done done) {
   run->submit(std::move(entry));
 }
 
-// ---- Identity
-// --------------------------------------------------------------------------------------------------------------
+// ---- Identity ----
 
 void* create_identity(TF_OpKernelConstruction*) { return new Attributes; }
 
@@ -153,8 +151,7 @@ void included(void* kernel, TF_OpKernelContext* context) {
   output_integer(context, Status(), set ? set->contains(runtime->config().rank) : -3);
 }
 
-// ---- Registration
-// ----------------------------------------------------------------------------------------------------------
+// ---- Registration ----
 
 void register_kernel(const char* op, TF_KernelBuilder* builder) {
   TfStatus status;
