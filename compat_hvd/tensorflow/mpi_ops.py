@@ -1,0 +1,98 @@
+"""The collectives under the module name that Horovod has for them."""
+
+from __future__ import annotations
+
+from compat_hvd.common import basics as _basics
+from compat_hvd.common.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.tensorflow.library import LIBRARY as MPI_LIB
+from compat_hvd.tensorflow.library import _load_library
+from compat_hvd.tensorflow.names import normalized as _normalize_name
+from compat_hvd.tensorflow.op_gradients import _allgather_grad, _allreduce_grad, _broadcast_grad
+from compat_hvd.tensorflow.ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    _allreduce,
+    allgather,
+    barrier,
+    broadcast,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from compat_hvd.tensorflow.reduction import handle_average_backwards_compatibility
+
+__all__ = [
+    "MPI_LIB",
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "_allgather_grad",
+    "_allreduce",
+    "_allreduce_grad",
+    "_basics",
+    "_broadcast_grad",
+    "_load_library",
+    "_normalize_name",
+    "allgather",
+    "barrier",
+    "broadcast",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+]

@@ -1,0 +1,176 @@
+"""DistributedOptimizer: an optimizer whose gradients are reduced over the ranks before they are applied."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Sequence
+
+import tensorflow as tf
+
+from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.tensorflow.compression import Compression, Compressor
+from compat_hvd.tensorflow.gradients import exchanges, predivided, reduce_gradients, scale_locally
+from compat_hvd.tensorflow.names import GradientScope
+from compat_hvd.tensorflow.ops import Adasum, Average
+from compat_hvd.tensorflow.reduction import Reduction
+
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+
+
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
+    """A ``tf.compat.v1.train.Optimizer`` that wraps another and reduces the gradients it computes.
+
+    Everything else, attributes included, is that of the wrapped optimizer.
+    """
+
+    def __init__(
+        self, optimizer: Any, name: str, use_locking: bool, how: Reduction, sparse_as_dense: bool, scale_local: bool
+    ) -> None:
+        self._optimizer = optimizer
+        super().__init__(name=name, use_locking=use_locking)
+        self._how = how
+        self._sparse_as_dense = sparse_as_dense
+        self._scale_local = scale_local
+        self._local_variables: set[Any] = set()
+        self._scope = GradientScope(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_optimizer":
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradient of a variable unreduced; it is divided by size() unless scale_local_gradients=False."""
+        self._local_variables.add(var.ref())
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Computes gradients with the wrapped optimizer, which gets all arguments, and reduces them.
+
+        Returns:
+            Pairs (gradient, variable) in the wrapped optimizer's order; None gradients stay None.
+        """
+        pairs = list(self._optimizer.compute_gradients(*args, **kwargs))
+        with tf.name_scope(f"{self._name}_Allreduce"):
+            reduced = iter(self._reduce([pair for pair in pairs if not self._is_local(pair[1])]))
+            return [(self._scale(g), v) if self._is_local(v) else (next(reduced), v) for g, v in pairs]
+
+    def _is_local(self, variable: Any) -> bool:
+        return bool(self._local_variables) and variable.ref() in self._local_variables
+
+    def _reduce(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        return reduce_gradients(gradients, variables, self._how, self._sparse_as_dense, self._scope.next_prefix())
+
+    def _scale(self, gradient: Any) -> Any:
+        if self._scale_local and exchanges(self._how.process_set):
+            return scale_locally(gradient, self._how.process_set)
+        return gradient
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped optimizer's ``apply_gradients`` with all arguments."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped optimizer's ``get_slot``."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped optimizer's ``get_slot_names``."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped optimizer's ``variables``."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | list[list[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> _DistributedOptimizer:
+    """Wraps a ``tf.compat.v1.train`` optimizer so that its gradients are reduced over the ranks.
+
+    Args:
+        optimizer: the optimizer to wrap; it does the applying and holds the slots.
+        name: of the wrapper, and part of the names by which ranks match gradients; by default "Distributed" and the
+            class name of the optimizer.
+        use_locking: as for any TF1 optimizer.
+        device_dense, device_sparse: the device to place reductions on, for dense gradients and IndexedSlices.
+        compression: how dense gradients are sent: ``Compression.none`` or ``Compression.fp16``.
+        sparse_as_dense: turn IndexedSlices into dense gradients before the reduction.
+        backward_passes_per_step: must be 1 in this version.
+        op: Average, Sum, Min, Max or Product.
+        gradient_predivide_factor: with Average, divide by it before the sum and multiply with it after.
+        average_aggregated_gradients: has no effect while backward_passes_per_step is 1.
+        num_groups: older form of ``groups``.
+        groups: a number of groups, or lists of variables. Gradients that are ready together travel together whatever
+            the grouping, so this changes no result.
+        process_set: the ranks taking part; on other ranks gradients stay as they are.
+        scale_local_gradients: divide gradients of variables given to ``register_local_var`` by the number of ranks.
+
+    Returns:
+        A ``tf.compat.v1.train.Optimizer``.
+
+    Raises:
+        ValueError: arguments that do not go together, or that this version lacks.
+        TypeError: ``optimizer`` is no optimizer.
+        NotImplementedError: op=Adasum.
+    """
+    prescale, postscale = predivided(op, gradient_predivide_factor)
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("Adasum does not support average_aggregated_gradients == True")
+    _check_groups(num_groups, groups)
+    how = Reduction(op, prescale, postscale, compression, device_dense, device_sparse, process_set)
+    _check_optimizer(optimizer)
+    if backward_passes_per_step != 1:
+        raise ValueError(
+            f"backward_passes_per_step={backward_passes_per_step} is not available in this version of compat_hvd; "
+            "only 1 is"
+        )
+    return _DistributedOptimizer(
+        optimizer,
+        name or f"Distributed{type(optimizer).__name__}",
+        use_locking,
+        how,
+        sparse_as_dense,
+        scale_local_gradients,
+    )
+
+
+def _check_groups(num_groups: int, groups: int | list[list[Any]] | None) -> None:
+    if num_groups != 0:
+        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if isinstance(groups, list):
+        valid = all(isinstance(group, (list, tuple)) for group in groups)
+    else:
+        valid = groups is None or groups > 0
+    if not valid:
+        raise ValueError(f"groups={groups!r} is neither a positive number nor a list of lists of tf.Variable")
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("this optimizer is a DistributedOptimizer already; its gradients would be reduced twice")
+    if isinstance(optimizer, _LegacyOptimizer):
+        return
+    if hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "get_config"):
+        raise ValueError(
+            f"hvd.DistributedOptimizer in this version takes optimizers of tf.compat.v1.train, not the Keras optimizer "
+            f"{type(optimizer).__name__}; for example tf.compat.v1.train.AdamOptimizer"
+        )
+    raise TypeError(
+        f"hvd.DistributedOptimizer takes an optimizer of tf.compat.v1.train, not {type(optimizer).__name__}"
+    )

@@ -1,0 +1,156 @@
+"""The public allreduce: dense and sparse tensors, averaging, compression."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.tensorflow.compression import Compression, Compressor
+from compat_hvd.tensorflow.names import collective_name
+from compat_hvd.tensorflow.ops import (
+    REDUCE_OP_NAMES,
+    REDUCIBLE,
+    Average,
+    Sum,
+    as_tensor,
+    checked_reduce_op,
+    gather_op,
+    reduce_op,
+    registered_id,
+)
+
+
+def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
+    """Returns the reduce op meant by ``op`` and the older ``average`` (True: Average, False: Sum; neither: Average).
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    warnings.warn("Parameter `average` has been replaced with `op`.", DeprecationWarning, stacklevel=3)
+    return Average if average else Sum
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How tensors are reduced over the ranks: every argument of ``allreduce`` but the tensor and its name."""
+
+    op: int = Average
+    prescale_factor: float = 1.0
+    postscale_factor: float = 1.0
+    compression: type[Compressor] = Compression.none
+    device_dense: str = ""
+    device_sparse: str = ""
+    process_set: ProcessSet = global_process_set
+    ignore_name_scope: bool = False
+
+    def __post_init__(self) -> None:
+        checked_reduce_op(self.op)
+
+    def apply(self, tensor: Any, name: str | None = None, agreed: str = "") -> tf.Tensor | tf.IndexedSlices:
+        """Reduces one tensor; ``name`` and ``agreed`` as in ``names.collective_name``."""
+        if isinstance(tensor, tf.IndexedSlices):
+            with tf.device(self.device_sparse):
+                return self._apply_to_slices(tensor, name, agreed)
+        with tf.device(self.device_dense):
+            return self._apply_to_dense(tensor, name, agreed)
+
+    def _apply_to_dense(self, value: Any, name: str | None, agreed: str) -> tf.Tensor:
+        process_set_id = registered_id("allreduce", self.process_set)
+        tensor = as_tensor("allreduce", value, REDUCIBLE)
+        compressed, context = self.compression.compress(tensor)
+        reduced = reduce_op(
+            compressed,
+            collective_name("HorovodAllreduce", compressed, name, self.ignore_name_scope, agreed),
+            self.op,
+            float(self.prescale_factor),
+            float(self.postscale_factor),
+            self.ignore_name_scope,
+            process_set_id,
+        )
+        return self.compression.decompress(reduced, context)
+
+    def _apply_to_slices(self, slices: tf.IndexedSlices, name: str | None, agreed: str) -> tf.IndexedSlices:
+        """Gathers the slices of all ranks; an index may then occur several times, which means the sum of its slices."""
+        if self.op not in (Average, Sum):
+            raise NotImplementedError(
+                f"hvd.allreduce of IndexedSlices supports Average and Sum, not {REDUCE_OP_NAMES[self.op]}"
+            )
+        if (self.prescale_factor, self.postscale_factor) != (1.0, 1.0):
+            raise NotImplementedError(
+                "hvd.allreduce of IndexedSlices does not support prescale_factor and postscale_factor "
+                "(gradient_predivide_factor of an optimizer); convert to a dense tensor (sparse_as_dense=True)"
+            )
+        values = self._gather(slices.values, "values", name, agreed)
+        indices = self._gather(slices.indices, "indices", name, agreed)
+        if self.op == Average:
+            values = values / tf.cast(self.process_set.size(), values.dtype)
+        return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+
+    def _gather(self, part: Any, role: str, name: str | None, agreed: str) -> tf.Tensor:
+        process_set_id = registered_id("allreduce", self.process_set)
+        tensor = as_tensor("allreduce", part, REDUCIBLE)
+        chosen = collective_name(
+            "HorovodAllgather",
+            tensor,
+            name and f"{name}_{role}",
+            self.ignore_name_scope,
+            agreed and f"{agreed}_{role}",
+        )
+        return gather_op(tensor, chosen, self.ignore_name_scope, process_set_id)
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> tf.Tensor | tf.IndexedSlices:
+    """Reduces a tensor over the ranks.
+
+    Args:
+        tensor: the same shape and dtype on every rank; anything that converts to a tensor. ``tf.IndexedSlices`` are
+            gathered: the result holds every rank's slices, divided by the number of ranks for an average.
+        average: older form of ``op``: True for Average, False for Sum.
+        device_dense, device_sparse: the device to place the ops on, for dense tensors and IndexedSlices.
+        compression: how dense tensors are sent: ``Compression.none`` or ``Compression.fp16``.
+        op: Average (default), Sum, Min, Max or Product.
+        prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction.
+        name: the name by which ranks match this collective; by default made from the tensor's name.
+        process_set: the ranks taking part.
+        ignore_name_scope: leave name scopes out of the name.
+
+    Returns:
+        The reduced tensor, of the input's shape and dtype.
+
+    Raises:
+        ValueError: before ``init()``; for an unknown op; if both ``op`` and ``average`` are given.
+        TypeError: the dtype cannot be reduced; the message names it.
+        NotImplementedError: Adasum; Min, Max, Product or scale factors for IndexedSlices.
+        tf.errors.FailedPreconditionError: (when run) ranks disagree; on every rank.
+    """
+    how = Reduction(
+        op=handle_average_backwards_compatibility(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
+    return how.apply(tensor, name)
