@@ -1,0 +1,134 @@
+"""Gradients through the collectives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from fed import run
+from world import RANK, SIZE
+
+pytestmark = pytest.mark.node_split
+
+RANKS = range(SIZE)
+
+
+def gradient(build, value, upstream, shape="like value"):
+    """d(sum(build(x) * upstream)) / dx with x fed; ``build`` and ``upstream`` may depend on the rank."""
+
+    def graph(feed):
+        x = feed(value, shape=shape)
+        y = build(x)
+        return tf.gradients(tf.reduce_sum(y * feed(upstream, y.dtype)), x)[0]
+
+    return run(graph)
+
+
+@pytest.mark.parametrize("shape", ["like value", None], ids=["known shape", "unknown shape"])
+def test_sum_and_average(hvd, session, shape):
+    upstream = [RANK + 1.0, 2.0]
+    total = gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), [1.0, 2.0], upstream, shape)
+    mean = gradient(lambda x: hvd.allreduce(x), [1.0, 2.0], upstream, shape)
+    ranks = SIZE * (SIZE + 1) / 2
+    np.testing.assert_allclose(total, [ranks, 2.0 * SIZE])
+    np.testing.assert_allclose(mean, [ranks / SIZE, 2.0])
+
+
+def test_scale_factors(hvd, session):
+    result = gradient(
+        lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.1, postscale_factor=1 / 3), [1.0], [RANK + 1.0]
+    )
+    np.testing.assert_allclose(result, [SIZE * (SIZE + 1) / 2 * 0.1 / 3], rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", [None, "forward"])
+@pytest.mark.parametrize("factor", [1.0, 0.5, -2.0])
+@pytest.mark.parametrize("op_name", ["Min", "Max"])
+def test_extrema_belong_to_the_ranks_that_held_them(hvd, session, op_name, factor, name):
+    # Column 0: another value on each rank. Column 1: equal everywhere. Column 2: one rank differs.
+    held = np.array([[rank + 1.0, 4.0, 1.0 if rank == 0 else 2.0] for rank in RANKS])
+    upstream = np.array([[rank + 1.0, 1.0, 10.0] for rank in RANKS])
+    result = gradient(
+        lambda x: hvd.allreduce(x, op=getattr(hvd, op_name), prescale_factor=factor, postscale_factor=3.0, name=name),
+        held[RANK],
+        upstream[RANK],
+    )
+    scaled = held * factor
+    holders = scaled == (scaled.min(0) if op_name == "Min" else scaled.max(0))
+    expected = holders / holders.sum(0) * upstream.sum(0) * factor * 3.0
+    np.testing.assert_allclose(result, expected[RANK], rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", ["like value", None], ids=["known shape", "unknown shape"])
+def test_product(hvd, session, shape):
+    # Column 1 has one zero: only the rank that holds it has a gradient.
+    held = np.array([[rank + 2.0, 0.0 if rank == 0 else 3.0] for rank in RANKS])
+    upstream = np.array([[rank + 1.0, 1.0] for rank in RANKS])
+    result = gradient(
+        lambda x: hvd.allreduce(x, op=hvd.Product, prescale_factor=0.5, postscale_factor=3.0),
+        held[RANK],
+        upstream[RANK],
+        shape,
+    )
+    others = np.prod([0.5 * held[rank] for rank in RANKS if rank != RANK], axis=0)
+    np.testing.assert_allclose(result, upstream.sum(0) * others * 0.5 * 3.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", ["like value", [None, 2], None], ids=["known", "open", "unknown"])
+def test_allgather_averages_and_gives_back_own_rows(hvd, session, shape):
+    counts = [rank + 1 for rank in RANKS]
+    upstream = np.arange(2.0 * sum(counts)).reshape(-1, 2)
+    result = gradient(hvd.allgather, np.ones((counts[RANK], 2)), (RANK + 1.0) * upstream, shape)
+    first = sum(counts[:RANK])
+    np.testing.assert_allclose(result, (SIZE + 1) / 2 * upstream[first : first + counts[RANK]])
+
+
+def test_allgather_with_a_rank_without_rows(hvd, session):
+    result = gradient(hvd.allgather, np.ones((RANK, 2)), np.ones((sum(RANKS), 2)))
+    assert np.array_equal(result, np.ones((RANK, 2)))
+
+
+@pytest.mark.parametrize("root", sorted({0, SIZE - 1}))
+def test_broadcast_gives_the_root_the_average(hvd, session, root):
+    upstream = [RANK + 1.0, np.inf if root == RANK else 1.0]
+    result = gradient(lambda x: hvd.broadcast(x, root), [1.0, 2.0], upstream, [None])
+    assert result.tolist() == ([(SIZE + 1) / 2, np.inf] if root == RANK else [0.0, 0.0])
+
+
+def test_second_derivative(hvd, session):
+    def graph(feed):
+        x = feed([RANK + 1.0])
+        first = tf.gradients(hvd.allreduce(x**3, op=hvd.Sum), x)[0]
+        return tf.gradients(first, x)[0]
+
+    # Every rank's sum depends on x: the gradient of n sums is n * 3 x^2, and that gradient's over n ranks n^2 * 6 x.
+    np.testing.assert_allclose(run(graph), [6.0 * (RANK + 1) * SIZE])
+
+
+def test_scalar_ops_have_none(hvd, session):
+    x = tf.compat.v1.placeholder(tf.float32, [])
+    assert tf.gradients(x * tf.cast(hvd.size_op() * hvd.rank_op(), tf.float32), x)[0] is not None
+    assert tf.gradients(tf.cast(hvd.size_op(), tf.float32), x) == [None]
+
+
+def test_in_eager_mode(hvd):
+    x = tf.constant([RANK + 1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        total = hvd.allreduce(x, op=hvd.Sum, name="named")
+        largest = hvd.allreduce(x, op=hvd.Max)
+        everything = hvd.allgather(x)
+        received = hvd.broadcast(x, 0)
+    assert tape.gradient(total, x).numpy().tolist() == [SIZE, SIZE]
+    assert tape.gradient(largest, x).numpy().tolist() == [SIZE if RANK == SIZE - 1 else 0, 1]
+    assert tape.gradient(everything, x).numpy().tolist() == [1, 1]
+    assert tape.gradient(received, x).numpy().tolist() == ([1, 1] if RANK == 0 else [0, 0])
+
+
+def test_in_a_function(hvd):
+    @tf.function
+    def derivative(x):
+        y = hvd.allreduce(x * x, op=hvd.Sum)
+        return tf.gradients(y, x)[0]
+
+    assert derivative(tf.constant([RANK + 1.0])).numpy().tolist() == [2.0 * (RANK + 1) * SIZE]
