@@ -1,0 +1,65 @@
+"""Before init() everything that needs the world is a ValueError, in graph and in eager mode (BR-04, first part)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+LIMIT_S = 120
+
+PROGRAM = textwrap.dedent(
+    """
+    import tensorflow as tf
+
+    import compat_hvd.tensorflow as hvd
+
+
+    def attempt(what, action):
+        try:
+            print(what, "returned", action())
+        except Exception as error:
+            print(what, type(error).__name__, error)
+
+
+    def calls(where):
+        attempt(f"{where} rank", hvd.rank)
+        attempt(f"{where} size", hvd.size)
+        attempt(f"{where} local_rank", hvd.local_rank)
+        attempt(f"{where} local_size", hvd.local_size)
+        attempt(f"{where} allreduce", lambda: hvd.allreduce(tf.constant(1.0)))
+        attempt(f"{where} sparse", lambda: hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))))
+        attempt(f"{where} allgather", lambda: hvd.allgather(tf.constant([1.0])))
+        attempt(f"{where} broadcast", lambda: hvd.broadcast(tf.constant(1.0), 0))
+        attempt(f"{where} barrier", hvd.barrier)
+        attempt(f"{where} variables", lambda: hvd.broadcast_variables([tf.compat.v1.Variable(1.0)], 0))
+        attempt(f"{where} session_config", hvd.session_config)
+
+
+    assert not hvd.is_initialized()
+    calls("eager")
+    with tf.Graph().as_default():
+        calls("graph")
+        attempt("graph globals", lambda: hvd.broadcast_global_variables(0))
+        w = tf.compat.v1.get_variable("w", [2])
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
+        attempt("graph minimize", lambda: optimizer.minimize(tf.reduce_sum(w)))
+    """
+)
+
+
+def test_every_call_is_a_value_error():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "SLURM_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * 11 + 2
+    expected = "ValueError Horovod has not been initialized; use hvd.init()."
+    assert [line for line in lines if not line.endswith(expected)] == []
