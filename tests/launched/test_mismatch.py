@@ -56,9 +56,8 @@ def under(prefixes):
         if launcher == "openmpi":
             command += ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
         library = prefixes[loaded] / "lib" / {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[loaded]
-        # Without any launcher, Open MPI 4 looks on PATH for its orted.
-        path = f"/usr/bin:/bin:{prefixes[loaded] / 'bin'}"
-        env = bare_environment(PATH=path, MPI4PY_LIBMPI=str(library), **more)
+        # The wheel of Open MPI 4 needs help to find its own files where its own mpiexec does not set this.
+        env = bare_environment(MPI4PY_LIBMPI=str(library), OPAL_PREFIX=str(prefixes["openmpi"]), **more)
         return run([*command, "-n", ranks, sys.executable, "-c", code], timeout=LIMIT_S, env=env)
 
     return run_under
