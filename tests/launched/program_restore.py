@@ -35,9 +35,10 @@ class Report(tf.train.SessionRunHook):
         self._report("end", session)
 
 
-checkpoints = os.path.abspath(sys.argv[1])
-os.makedirs(f"cwd{hvd.rank()}", exist_ok=True)
-os.chdir(f"cwd{hvd.rank()}")
+checkpoints = os.path.join(sys.argv[1], "saved")
+current = os.path.join(sys.argv[1], f"cwd{hvd.rank()}")
+os.makedirs(current, exist_ok=True)
+os.chdir(current)
 
 tf.set_random_seed(1 + hvd.rank())
 w = tf.get_variable("w", [3], initializer=tf.random_normal_initializer())

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from children import LAUNCHER, run
 
-LIMIT_S = 120
+PROGRAM = Path(__file__).with_name("program_restore.py")
 RANKS = 2
 
 
 def train(folder):
     """Runs the program once; returns for each rank what it reported: (start, end, number of steps)."""
-    program = Path(__file__).with_name("program_restore.py")
-    command = [sys.executable, "-m", "compat_hvd.launcher", "-np", str(RANKS), "--", sys.executable, program, "saved"]
-    job = subprocess.Popen(
-        list(map(str, command)),
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = job.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)
-        pytest.fail(f"took longer than {LIMIT_S} s and printed:\n{job.communicate()[0]}")
-    assert job.returncode == 0, output
+    ended = run([*LAUNCHER, "-np", RANKS, "--", sys.executable, PROGRAM, folder], timeout=120)
+    assert ended.returncode == 0, ended
+    output = ended.stdout
     return [
         (
             re.search(rf"rank {rank} start: (step .*)", output).group(1),
