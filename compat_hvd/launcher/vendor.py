@@ -83,7 +83,8 @@ def find_mpiexec(vendor: Vendor, library: MpiLibrary) -> str:
         LauncherError: there is none; the message names those that belong to another MPI.
     """
     others = []
-    for directory in dict.fromkeys(_directories(library)):
+    # Open MPI derives its prefix from the path it is called by, and refuses the one of /bin where that is a link.
+    for directory in dict.fromkeys(map(os.path.realpath, _directories(library))):
         for executable in vendor.executables:
             path = shutil.which(executable, path=directory)
             if path is None:
