@@ -116,7 +116,7 @@ def test_traces_of_an_outer_launcher_are_not_passed_on(script):
         "OMPI_COMM_WORLD_SIZE": "7",
         "COMPAT_HVD_LAUNCHER": "other",
     }
-    body = "from compat_hvd.common import mpi; print(mpi.start().COMM_WORLD.size); mpi.finalize_if_owned()"
+    body = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
     ended = launch(2, script(body), env=bare_environment(**outer))
     assert (ended.returncode, sorted(ended.stdout.splitlines())) == (0, [f"[{r}]<stdout>:2" for r in range(2)]), ended
 
@@ -371,6 +371,19 @@ def test_a_rank_that_vanishes_with_status_0_is_a_failure(script):
     else:
         assert ended.returncode != 0, ended
     assert_nothing_left(str(path))
+
+
+def test_what_a_failed_rank_has_started_is_ended_too(script):
+    path = script(
+        """
+        import subprocess
+        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "62.5"], start_new_session=True, **quiet)
+        sys.exit(rank)
+        """
+    )
+    assert launch(2, path).returncode == 1
+    assert_nothing_left("sleep 62.5")
 
 
 def test_the_rank_that_failed_is_named(script):
