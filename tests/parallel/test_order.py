@@ -85,25 +85,3 @@ def test_partial_fetches(hvd, session):
         *results, last = session.run([totals[i] for i in chosen] + [chained], {x: RANK})
         assert results == [sum(range(SIZE)) + SIZE * i for i in chosen]
         assert last == SIZE * (2 * sum(range(SIZE)) + SIZE)
-
-
-@pytest.mark.parametrize("version_2", [False, True], ids=["switch-merge", "functional"])
-def test_inside_cond(hvd, version_2):
-    if version_2 and not v1.control_flow_v2_enabled():
-        pytest.skip("control flow v2 is off in this process")
-    with tf.Graph().as_default(), v1.Session() as session:
-        if not version_2:
-            v1.disable_control_flow_v2()
-        try:
-            x, choice = v1.placeholder(tf.float32, []), v1.placeholder(tf.bool, [])
-            y = v1.cond(
-                choice,
-                lambda: hvd.allreduce(x, op=hvd.Sum, name="a"),
-                lambda: hvd.allreduce(2 * x, op=hvd.Sum, name="a"),
-            )
-            outside = hvd.allreduce(3 * x, op=hvd.Sum, name="a")
-        finally:
-            v1.enable_control_flow_v2()
-        ranks = sum(range(SIZE))
-        for chosen in (True, False, True):
-            assert session.run([y, outside], {x: RANK, choice: chosen}) == [ranks * (1 if chosen else 2), 3 * ranks]
