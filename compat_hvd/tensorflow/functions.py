@@ -40,7 +40,7 @@ def broadcast_variables(
         tf.errors.InvalidArgumentError: (when run) no such root; on every rank.
         tf.errors.FailedPreconditionError: (when run) ranks disagree.
     """
-    alone = process_set.size() == 1 and root_rank == basics.rank()
+    alone = process_set.size() == 1 and process_set.included() and root_rank == basics.rank()
     chosen = [] if alone else _sendable(variables)
 
     def assign_all() -> tf.Operation:
