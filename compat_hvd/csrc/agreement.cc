@@ -51,6 +51,7 @@ Status check_reduction(const std::vector<int>& ranks, const Requests& request) {
   status = compare(ranks, request, "reduction operation", [](const Request& r) { return std::string(name_of(r.op)); });
   if (!status.ok()) return status;
   const Request& first = request(0);
+  const std::string what = std::string(name_of(first.collective)) + " of tensor '" + first.name + "': ";
   if (!can_reduce(first.dtype)) {
     return Status::invalid_argument(
         "allreduce of tensor '" + first.name + "': data type " + name_of(first.dtype) +
@@ -58,11 +59,23 @@ Status check_reduction(const std::vector<int>& ranks, const Requests& request) {
         "int32, int64.");
   }
   if (first.op == ReduceOp::kAdasum || static_cast<int>(first.op) < 0 || static_cast<int>(first.op) > 5) {
-    return Status::invalid_argument("allreduce of tensor '" + first.name + "': reduce op " +
-                                    std::to_string(static_cast<int>(first.op)) +
+    return Status::invalid_argument(what + "reduce op " + std::to_string(static_cast<int>(first.op)) +
                                     " is not supported here; use Average, Sum, Min, Max or Product.");
   }
   return {};
+}
+
+Status check_not_scalar(const Request& request, const std::string& verb) {
+  if (!request.shape.empty()) return {};
+  return Status::failed_precondition(std::string(name_of(request.collective)) + " of tensor '" + request.name +
+                                     "': a scalar has no first dimension to " + verb + " along; reshape it to [1].");
+}
+
+Status check_root(const std::vector<int>& ranks, const Request& request) {
+  if (std::binary_search(ranks.begin(), ranks.end(), request.root)) return {};
+  return Status::invalid_argument("broadcast of tensor '" + request.name + "': root rank " +
+                                  std::to_string(request.root) + " is not a member of the process set, which holds " +
+                                  ranks_text(ranks) + "; root ranks are global ranks.");
 }
 
 }  // namespace
@@ -75,39 +88,35 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 Status agreement(const std::vector<int>& ranks, const Requests& request) {
   const std::string what = name_of(request(0).collective);
-  Status status =
-      compare(ranks, request, "operations", [](const Request& r) { return std::string(name_of(r.collective)); });
-  if (status.ok()) {
-    status = compare(ranks, request, "data types", [](const Request& r) { return std::string(name_of(r.dtype)); });
-  }
+  const auto same = [&](const std::string& subject, const auto& describe) {
+    return compare(ranks, request, subject, describe);
+  };
+  const auto shape = [](const Request& r) { return "shape " + shape_text(r.shape); };
+  Status status = same("operations", [](const Request& r) { return std::string(name_of(r.collective)); });
+  if (status.ok()) status = same("data types", [](const Request& r) { return std::string(name_of(r.dtype)); });
   if (!status.ok()) return status;
   switch (request(0).collective) {
     case Collective::kAllreduce:
-      status = compare(ranks, request, what + " tensor shapes",
-                       [](const Request& r) { return "shape " + shape_text(r.shape); });
+      status = same(what + " tensor shapes", shape);
+      return status.ok() ? check_reduction(ranks, request) : status;
+    case Collective::kReducescatter:
+      status = same(what + " tensor shapes", shape);
+      if (status.ok()) status = check_not_scalar(request(0), "scatter");
       return status.ok() ? check_reduction(ranks, request) : status;
     case Collective::kBroadcast:
-      status = compare(ranks, request, what + " root ranks",
-                       [](const Request& r) { return "root rank " + std::to_string(r.root); });
-      if (!status.ok()) return status;
-      status = compare(ranks, request, what + " tensor shapes",
-                       [](const Request& r) { return "shape " + shape_text(r.shape); });
-      if (!status.ok()) return status;
-      if (!std::binary_search(ranks.begin(), ranks.end(), request(0).root)) {
-        return Status::invalid_argument(
-            "broadcast of tensor '" + request(0).name + "': root rank " + std::to_string(request(0).root) +
-            " is not a member of the process set, which holds " + ranks_text(ranks) + "; root ranks are global ranks.");
-      }
-      return status;
+      status = same(what + " root ranks", [](const Request& r) { return "root rank " + std::to_string(r.root); });
+      if (status.ok()) status = same(what + " tensor shapes", shape);
+      return status.ok() ? check_root(ranks, request(0)) : status;
     case Collective::kAllgather:
-      status = compare(ranks, request, what + " tensor shapes (all but the first dimension)",
-                       [](const Request& r) { return "shape " + trailing(r); });
-      if (status.ok() && request(0).shape.empty()) {
-        status = Status::failed_precondition("allgather of tensor '" + request(0).name +
-                                             "': a scalar has no first dimension to gather along; reshape it to [1].");
-      }
-      return status;
+    case Collective::kAlltoall:
+      status = same(what + " tensor shapes (all but the first dimension)",
+                    [](const Request& r) { return "shape " + trailing(r); });
+      return status.ok() ? check_not_scalar(request(0), "gather") : status;
+    case Collective::kAddProcessSet:
+    case Collective::kRemoveProcessSet:
+      return same(what + " arguments", [](const Request& r) { return shape_text(r.sizes); });
     case Collective::kBarrier:
+    case Collective::kJoin:
       return {};
   }
   return {};

@@ -12,6 +12,16 @@ const char* name_of(Collective collective) {
       return "broadcast";
     case Collective::kBarrier:
       return "barrier";
+    case Collective::kAlltoall:
+      return "alltoall";
+    case Collective::kReducescatter:
+      return "reducescatter";
+    case Collective::kJoin:
+      return "join";
+    case Collective::kAddProcessSet:
+      return "add_process_set";
+    case Collective::kRemoveProcessSet:
+      return "remove_process_set";
   }
   return "unknown";
 }

@@ -19,7 +19,8 @@ bool is_for(const Destination& destination, int rank, const ProcessSetTable& set
     case Destination::Kind::kRank:
       return destination.id == rank;
     case Destination::Kind::kProcessSet:
-      return sets.at(destination.id).contains(rank);
+      if (const ProcessSetPointer set = sets.find(destination.id)) return set->contains(rank);
+      return false;
     case Destination::Kind::kAll:
       return true;
   }
@@ -117,7 +118,8 @@ bool ControlPlane::take_from_leaders(const std::function<void(const UpMessage&)>
   return moved;
 }
 
-bool ControlPlane::take_from_above() {
+// Each frame is handled before the next is routed: it may change the process sets that routing depends on.
+bool ControlPlane::take_from_above(const std::function<void(const DownMessage&)>& down) {
   bool moved = false;
   std::string frame;
   while (above_ && !above_closed_ && above_->receive(&frame)) {
@@ -133,6 +135,17 @@ bool ControlPlane::take_from_above() {
       own_down_.push_back(frame);
     }
     above_closed_ = is(frame, Down::kAllGone);
+    deliver(down);
+  }
+  return moved;
+}
+
+bool ControlPlane::deliver(const std::function<void(const DownMessage&)>& down) {
+  bool moved = false;
+  for (std::vector<std::string> frames; !own_down_.empty(); moved = true) {
+    frames.swap(own_down_);
+    for (const std::string& frame : frames) down(DownMessage::decode(frame));
+    frames.clear();
   }
   return moved;
 }
@@ -140,14 +153,9 @@ bool ControlPlane::take_from_above() {
 bool ControlPlane::step(int64_t now, const std::function<void(const UpMessage&)>& up,
                         const std::function<void(const DownMessage&)>& down) {
   now_ = now;
-  bool moved = take_from_above();
+  bool moved = deliver(down);
+  moved |= take_from_above(down);
   moved |= flush();
-  for (std::vector<std::string> frames; !own_down_.empty();) {
-    frames.swap(own_down_);
-    for (const std::string& frame : frames) down(DownMessage::decode(frame));
-    frames.clear();
-    moved = true;
-  }
   moved |= take_from_node(up);
   moved |= take_from_leaders(up);
   for (std::vector<std::string> frames; !own_up_.empty();) {

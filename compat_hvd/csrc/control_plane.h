@@ -44,7 +44,8 @@ class ControlPlane {
  private:
   bool take_from_node(const std::function<void(const UpMessage&)>& up);
   bool take_from_leaders(const std::function<void(const UpMessage&)>& up);
-  bool take_from_above();
+  bool take_from_above(const std::function<void(const DownMessage&)>& down);
+  bool deliver(const std::function<void(const DownMessage&)>& down);
   void route(const Destination& destination, const std::string& payload);
   bool flush();
 

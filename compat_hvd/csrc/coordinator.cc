@@ -13,17 +13,44 @@ constexpr int64_t kInspectionInterval = 500000000;
 
 std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
 
+bool cacheable(Collective collective) {
+  switch (collective) {
+    case Collective::kAllreduce:
+    case Collective::kAllgather:
+    case Collective::kBroadcast:
+    case Collective::kAlltoall:
+    case Collective::kReducescatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Bytes that a response carries for `n`.
+size_t bytes_of(const Negotiation& n) {
+  const Request& request = n.any_request();
+  if (request.collective != Collective::kAllgather) return request.bytes();
+  int64_t rows = 0;
+  for (int i : n.positions()) rows += n.submissions[i].variable_part[0];
+  return static_cast<size_t>(rows) * request.row_bytes();
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const Topology& topology, const ProcessSetTable& sets, const CoordinatorOptions& options)
     : topology_(topology),
       sets_(sets),
       options_(options),
+      cache_(options.cache_capacity),
       inspector_(options.stall),
       events_(topology.size(), 0),
       acknowledged_(topology.size(), 0),
-      presence_(topology.size(), Presence::kRunning),
-      completed_(topology.size(), 0) {}
+      gone_(topology.size(), false),
+      completed_(topology.size(), 0),
+      joined_(topology.size(), false),
+      next_set_id_(1) {
+  while (sets.find(static_cast<int>(next_set_id_))) ++next_set_id_;
+}
 
 std::vector<Coordinator::Outgoing> Coordinator::take() {
   std::vector<Outgoing> messages;
@@ -38,7 +65,7 @@ void Coordinator::receive(const UpMessage& message) {
     case Up::kRequest:
       return receive_request(message.rank, message.ticket, message.request);
     case Up::kCachedRequest:
-      return receive_cached(message.rank, message.ticket, message.cache_id, message.first_dimension);
+      return receive_cached(message);
     case Up::kGoodbye:
       return goodbye(message.rank, message.completed);
     case Up::kFailure:
@@ -56,23 +83,18 @@ void Coordinator::receive(const UpMessage& message) {
 
 // ---- Submissions ----
 
-Coordinator::Negotiation* Coordinator::negotiation(const ProcessSet& set, const std::string& name) {
-  std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set.id, name)];
-  if (!slot) {
-    slot = std::make_unique<Negotiation>();
-    slot->set = &set;
-    slot->name = name;
-    slot->submissions.resize(set.ranks.size());
-  }
+Negotiation* Coordinator::negotiation(const ProcessSetPointer& set, const std::string& name) {
+  std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set->id, name)];
+  if (!slot) slot = std::make_unique<Negotiation>(set, name);
   return slot.get();
 }
 
 void Coordinator::forget_if_idle(Negotiation* n) {
-  if (n->present == 0 && n->cache_id == 0 && n->debts.empty()) negotiations_.erase(key_of(n->set->id, n->name));
+  if (n->idle()) negotiations_.erase(key_of(n->set->id, n->name));
 }
 
 void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
-  const ProcessSet* set = sets_.find(request.process_set);
+  const ProcessSetPointer set = sets_.find(request.process_set);
   if (!set || !set->contains(rank)) {
     const std::string id = std::to_string(request.process_set);
     return answer(
@@ -82,34 +104,33 @@ void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
                                             ", which holds " + ranks_text(set->ranks) + "."
                                       : "process set " + id + " does not exist, or has not been registered.")));
   }
-  Negotiation* n = negotiation(*set, request.name);
+  Negotiation* n = negotiation(set, request.name);
   const int index = set->index_of(rank);
   if (refused(n, rank, index, ticket, request.error)) return;
-  const int64_t first = request.shape.empty() ? 0 : request.shape[0];
-  record(n, index, {ticket, true, false, first, std::move(request)});
+  const bool joins = request.collective == Collective::kJoin;
+  std::vector<int64_t> variable_part = request.variable_part();
+  record(n, index, {ticket, true, false, std::move(variable_part), std::move(request)});
+  if (joins) join(rank);
 }
 
-void Coordinator::receive_cached(int rank, uint64_t ticket, uint32_t id, int64_t first_dimension) {
-  auto at = by_cache_id_.find(id);
-  if (at == by_cache_id_.end()) {
-    // Revoked while the request was on its way.
-    auto retired = std::find_if(retired_.begin(), retired_.end(), [&](const Retired& r) { return r.id == id; });
-    if (retired == retired_.end()) {
-      return answer(rank, ticket, Status::unknown("internal error: unknown cache id " + std::to_string(id)));
-    }
-    Request request = retired->signature;
-    if (!request.shape.empty()) request.shape[0] = first_dimension;
-    return receive_request(rank, ticket, std::move(request));
+void Coordinator::receive_cached(const UpMessage& message) {
+  Negotiation* n = cache_.find(message.cache_id);
+  if (!n) {
+    const Request* revoked = cache_.revoked(message.cache_id);
+    if (!revoked) return answer(message.rank, message.ticket, Status::unknown("internal error: unknown cache id"));
+    Request request = *revoked;
+    if (request.collective == Collective::kAllgather) request.shape[0] = message.variable_part[0];
+    if (request.collective == Collective::kAlltoall) request.sizes = message.variable_part;
+    return receive_request(message.rank, message.ticket, std::move(request));
   }
-  Negotiation* n = at->second;
-  const int index = n->set->index_of(rank);
-  if (refused(n, rank, index, ticket, {})) return;
-  record(n, index, {ticket, true, true, first_dimension, {}});
+  const int index = n->set->index_of(message.rank);
+  if (refused(n, message.rank, index, message.ticket, {})) return;
+  record(n, index, {message.ticket, true, true, message.variable_part, {}});
 }
 
 bool Coordinator::refused(Negotiation* n, int rank, int index, uint64_t ticket, const Status& error) {
   for (int member : n->set->ranks) {
-    if (presence_[member] == Presence::kRunning) continue;
+    if (!gone_[member]) continue;
     answer(rank, ticket, departure(member, *n));
     forget_if_idle(n);
     return true;
@@ -137,24 +158,60 @@ void Coordinator::record(Negotiation* n, int index, Submission submission) {
   n->submissions[index] = std::move(submission);
   ++events_[n->set->ranks[index]];
   if (n->present == 0) n->since = now_;
-  if (++n->present < n->set->size()) return;
-  const Status status = disagreement(*n);
-  if (status.ok()) {
-    ready_.push_back(n);
-  } else {
-    fail(n, -1, 0, status);
+  ++n->present;
+  if (missing(*n).empty()) settle(n);
+}
+
+// The others need not wait for `rank` any more.
+void Coordinator::join(int rank) {
+  joined_[rank] = true;
+  last_joined_ = rank;
+  for (Negotiation* n : incomplete()) {
+    if (missing(*n).empty()) settle(n);
   }
 }
 
-const Request& Coordinator::request_of(const Negotiation& n, int index) const {
-  return n.submissions[index].cached ? n.signature : n.submissions[index].request;
+std::vector<int> Coordinator::missing(const Negotiation& n) const {
+  const bool may_join = n.set->id == 0 && n.any_request().collective != Collective::kJoin;
+  std::vector<int> ranks;
+  for (int i = 0; i < n.set->size(); ++i) {
+    const int rank = n.set->ranks[i];
+    if (!n.submissions[i].present && !(may_join && joined_[rank])) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// All who take part have submitted.
+void Coordinator::settle(Negotiation* n) {
+  const Status status = disagreement(*n);
+  if (!status.ok()) return fail(n, -1, 0, status);
+  n->ready = true;
+  ready_.push_back(n);
 }
 
 Status Coordinator::disagreement(const Negotiation& n) const {
-  const bool all_cached =
-      std::all_of(n.submissions.begin(), n.submissions.end(), [](const Submission& s) { return s.cached; });
-  if (all_cached) return {};
-  return agreement(n.set->ranks, [&](int index) -> const Request& { return request_of(n, index); });
+  const Request& first = n.any_request();
+  if (!n.all_present() && first.collective != Collective::kAllreduce) {
+    std::vector<int> absent;
+    for (int rank : n.set->ranks) {
+      if (!n.submissions[n.set->index_of(rank)].present) absent.push_back(rank);
+    }
+    return Status::failed_precondition(std::string(name_of(first.collective)) + " of tensor '" + n.name +
+                                       "' is not supported while ranks have joined (" + ranks_text(absent) +
+                                       "): only allreduce is. Sparse gradients need sparse_as_dense=True.");
+  }
+  if (n.all_cached()) return {};
+  const std::vector<int> positions = n.positions();
+  Status status = agreement(n.participants(), [&](int i) -> const Request& { return n.request(positions[i]); });
+  if (status.ok() && first.collective == Collective::kAddProcessSet) {
+    const std::vector<int> ranks(first.sizes.begin(), first.sizes.end());
+    const int existing = sets_.find(ranks);
+    if (existing >= 0) {
+      status = Status::invalid_argument("a process set with " + ranks_text(ranks) + " exists already: its id is " +
+                                        std::to_string(existing) + ".");
+    }
+  }
+  return status;
 }
 
 // Answers all who have submitted; `extra` submissions of the member at `index` were answered by the caller. Every
@@ -167,16 +224,17 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
     most = std::max(most, submitted[i]);
   }
   for (size_t i = 0; i < n->submissions.size(); ++i) {
-    if (n->submissions[i].present) answer(n->set->ranks[i], n->submissions[i].ticket, status);
-    n->submissions[i] = {};
-    if (submitted[i] < most) {
-      Debt& debt = n->debts[static_cast<int>(i)];
-      debt.count += most - submitted[i];
-      debt.status = status;
-    }
+    const int rank = n->set->ranks[i];
+    if (n->submissions[i].present) answer(rank, n->submissions[i].ticket, status);
+    // A rank that has joined submits nothing more of this round.
+    const bool excused = n->set->id == 0 && joined_[rank];
+    if (submitted[i] == most || excused) continue;
+    Debt& debt = n->debts[static_cast<int>(i)];
+    debt.count += most - submitted[i];
+    debt.status = status;
   }
-  if (n->present == n->set->size()) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
-  n->present = 0;
+  if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
+  n->clear();
   forget_if_idle(n);
 }
 
@@ -200,22 +258,17 @@ Status Coordinator::departure(int rank, const Negotiation& n) const {
 }
 
 void Coordinator::goodbye(int rank, uint64_t completed) {
-  if (presence_[rank] == Presence::kGone) return;
-  presence_[rank] = Presence::kGone;
+  if (gone_[rank]) return;
+  gone_[rank] = true;
   completed_[rank] = completed;
   acknowledged_[rank] = UINT64_MAX;
-  ++gone_;
+  // Later submissions are refused because of the departure itself: nobody is left owing.
   for (Negotiation* n : incomplete()) {
     if (!n->set->contains(rank)) continue;
-    // Later submissions are refused because of the departure itself: nobody is left owing.
     const Status status = departure(rank, *n);
     fail(n, -1, 0, status);
   }
-  check_all_gone();
-}
-
-void Coordinator::check_all_gone() {
-  if (gone_ < topology_.size() || fatal_) return;
+  if (fatal_ || std::find(gone_.begin(), gone_.end(), false) != gone_.end()) return;
   DownMessage message;
   message.kind = Down::kAllGone;
   outgoing_.push_back({Destination::all(), std::move(message)});
@@ -232,105 +285,153 @@ void Coordinator::dead(int rank, const std::string& how) {
 
 // ---- Responses ----
 
-size_t Coordinator::bytes_of(const Negotiation& n) const {
-  const Request& request = request_of(n, 0);
-  if (request.collective != Collective::kAllgather) return request.bytes();
-  size_t row = size_of(request.dtype);
-  for (size_t i = 1; i < request.shape.size(); ++i) row *= static_cast<size_t>(request.shape[i]);
-  size_t rows = 0;
-  for (const Submission& s : n.submissions) rows += static_cast<size_t>(s.first_dimension);
-  return rows * row;
-}
-
-bool Coordinator::can_join(const Negotiation& first, const Negotiation& other) const {
+bool Coordinator::can_fuse(const Negotiation& first, const Negotiation& other) const {
   if (first.set != other.set) return false;
-  const Request& a = request_of(first, 0);
-  const Request& b = request_of(other, 0);
+  const Request& a = first.any_request();
+  const Request& b = other.any_request();
   if (a.collective != b.collective) return false;
+  if (!(first.all_present() && other.all_present()) && first.positions() != other.positions()) return false;
   switch (a.collective) {
     case Collective::kAllreduce:
+    case Collective::kReducescatter:
       return a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale;
     case Collective::kBroadcast:
       return a.root == b.root;
     case Collective::kAllgather:
       return true;
-    case Collective::kBarrier:
+    default:
       return false;
   }
-  return false;
 }
 
 void Coordinator::respond(bool busy) {
-  std::deque<Negotiation*> waiting;
-  while (!ready_.empty()) {
-    Negotiation* first = ready_.front();
-    ready_.pop_front();
+  for (size_t at = 0; at < ready_.size();) {
+    Negotiation* first = ready_[at];
     if (busy && first->set->contains(0)) {
-      waiting.push_back(first);
+      ++at;
       continue;
     }
     std::vector<Negotiation*> group{first};
+    ready_.erase(ready_.begin() + at);
     size_t bytes = bytes_of(*first);
-    for (auto at = ready_.begin(); at != ready_.end() && bytes < options_.fusion_threshold;) {
-      const size_t more = bytes_of(**at);
-      if (can_join(*first, **at) && bytes + more <= options_.fusion_threshold) {
+    for (size_t next = at; next < ready_.size() && bytes < options_.fusion_threshold;) {
+      const size_t more = bytes_of(*ready_[next]);
+      if (can_fuse(*first, *ready_[next]) && bytes + more <= options_.fusion_threshold) {
         bytes += more;
-        group.push_back(*at);
-        at = ready_.erase(at);
+        group.push_back(ready_[next]);
+        ready_.erase(ready_.begin() + next);
       } else {
-        ++at;
+        ++next;
       }
     }
     // Once rank 0 has something to execute, the rest of what it takes part in gathers for the next response.
     busy = busy || first->set->contains(0);
     execute(group);
   }
-  ready_.swap(waiting);
 }
 
 void Coordinator::execute(const std::vector<Negotiation*>& group) {
+  Negotiation* first = group.front();
+  const ProcessSetPointer set = first->set;
   DownMessage message;
   message.kind = Down::kExecute;
   message.sequence = ++sequence_;
-  message.process_set = group.front()->set->id;
-  std::set<Negotiation*> touched(group.begin(), group.end());
+  message.process_set = set->id;
+  const Collective collective = first->any_request().collective;
+  if (!first->all_present()) message.participants = first->participants();
+  std::vector<Negotiation*> touched = group;
   for (Negotiation* n : group) {
-    message.items.push_back(item_for(n, &message));
-    if (n->cache_id == 0) touched.insert(assign_cache_id(n, &message));
-    message.items.back().cache_id = n->cache_id;
+    message.items.push_back(item_for(*n));
+    update_cache(n, &message, &touched);
   }
-  outgoing_.push_back({Destination::process_set(message.process_set), std::move(message)});
-  for (Negotiation* n : touched) forget_if_idle(n);
+  if (collective == Collective::kRemoveProcessSet) retire_set(static_cast<int>(message.items[0].sizes[0]), &message);
+  if (collective == Collective::kJoin) joined_.assign(joined_.size(), false);
+  for (int rank : set->ranks) ++events_[rank];
+  for (Negotiation* n : group) n->clear();
+  for (Negotiation* n : std::set<Negotiation*>(touched.begin(), touched.end())) forget_if_idle(n);
+  for (int32_t rank : message.participants) outgoing_.push_back({Destination::rank(rank), message});
+  if (message.participants.empty()) {
+    outgoing_.push_back({Destination::process_set(message.process_set), std::move(message)});
+  }
 }
 
-ExecuteItem Coordinator::item_for(Negotiation* n, DownMessage* message) {
+ExecuteItem Coordinator::item_for(const Negotiation& n) {
   ExecuteItem item;
-  const Request& request = request_of(*n, 0);
-  if (request.collective == Collective::kAllgather) {
-    for (const Submission& s : n->submissions) item.first_dimensions.push_back(s.first_dimension);
+  item.name = n.name;
+  const Request& request = n.any_request();
+  switch (request.collective) {
+    case Collective::kAllgather:
+    case Collective::kAlltoall:
+      for (int i : n.positions()) {
+        const std::vector<int64_t>& part = n.submissions[i].variable_part;
+        item.sizes.insert(item.sizes.end(), part.begin(), part.end());
+      }
+      break;
+    case Collective::kJoin:
+      item.sizes = {last_joined_};
+      break;
+    case Collective::kAddProcessSet:
+      item.sizes = {new_set_id()};
+      item.sizes.insert(item.sizes.end(), request.sizes.begin(), request.sizes.end());
+      break;
+    case Collective::kRemoveProcessSet:
+      item.sizes = request.sizes;
+      break;
+    default:
+      break;
   }
-  const bool all_cached =
-      std::all_of(n->submissions.begin(), n->submissions.end(), [](const Submission& s) { return s.cached; });
-  if (!all_cached) {
-    item.name = n->name;
-    const Request agreed = request;
-    if (n->cache_id) revoke(n, message);
-    n->signature = agreed;
-  } else {
-    ages_.splice(ages_.end(), ages_, n->age);
-  }
-  for (Submission& s : n->submissions) s = {};
-  for (int rank : n->set->ranks) ++events_[rank];
-  n->present = 0;
   return item;
+}
+
+// A response that does not reach all members changes nothing in their caches.
+void Coordinator::update_cache(Negotiation* n, DownMessage* message, std::vector<Negotiation*>* touched) {
+  ExecuteItem& item = message->items.back();
+  if (!n->all_present()) return;
+  if (n->cache_id != 0 && n->all_cached()) {
+    cache_.touch(n);
+    item.name.clear();
+  } else {
+    const Request agreed = n->any_request();
+    cache_.purge(acknowledged_);
+    if (n->cache_id != 0) cache_.revoke(n, message);
+    if (!cacheable(agreed.collective)) return;
+    if (Negotiation* evicted = cache_.assign(n, agreed, message)) touched->push_back(evicted);
+  }
+  item.cache_id = n->cache_id;
+}
+
+int64_t Coordinator::new_set_id() {
+  if (free_set_ids_.empty()) return next_set_id_++;
+  const int64_t id = free_set_ids_.front();
+  free_set_ids_.pop_front();
+  return id;
+}
+
+// Nothing of a removed set remains; its id is free for a new one.
+void Coordinator::retire_set(int id, DownMessage* message) {
+  std::vector<Negotiation*> theirs;
+  for (auto& [key, n] : negotiations_) {
+    if (n->set->id == id) theirs.push_back(n.get());
+  }
+  for (Negotiation* n : theirs) {
+    n->debts.clear();
+    if (n->cache_id != 0) cache_.revoke(n, message);
+    const Status removed = Status::invalid_argument("tensor '" + n->name + "': process set " + std::to_string(id) +
+                                                    " was removed while it was in use.");
+    const std::string key = key_of(id, n->name);
+    for (int i : n->positions()) answer(n->set->ranks[i], n->submissions[i].ticket, removed);
+    if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
+    negotiations_.erase(key);
+  }
+  free_set_ids_.push_back(id);
 }
 
 // ---- Waiting ----
 
-std::vector<Coordinator::Negotiation*> Coordinator::incomplete() const {
+std::vector<Negotiation*> Coordinator::incomplete() const {
   std::vector<Negotiation*> found;
   for (const auto& [key, n] : negotiations_) {
-    if (n->present > 0 && n->present < n->set->size()) found.push_back(n.get());
+    if (n->waiting()) found.push_back(n.get());
   }
   return found;
 }
@@ -342,60 +443,16 @@ void Coordinator::inspect(int64_t now) {
   const std::vector<Negotiation*> negotiations = incomplete();
   std::vector<Waiting> waiting;
   for (const Negotiation* n : negotiations) {
-    Waiting one{n->name, {}, {}, n->since};
-    for (int i = 0; i < n->set->size(); ++i) {
-      (n->submissions[i].present ? one.present : one.missing).push_back(n->set->ranks[i]);
-    }
-    waiting.push_back(std::move(one));
+    waiting.push_back({n->name, n->participants(), missing(*n), n->since});
   }
   const StallInspector::Findings findings = inspector_.look(now, waiting, events_);
-  for (const std::string& warning : findings.warnings)
-    std::fprintf(stderr, "compat_hvd: warning: %s\n", warning.c_str());
+  for (const std::string& text : findings.warnings) std::fprintf(stderr, "compat_hvd: warning: %s\n", text.c_str());
   for (int rank : findings.ask) {
     DownMessage message;
     message.kind = Down::kAskUsage;
     outgoing_.push_back({Destination::rank(rank), std::move(message)});
   }
   for (const auto& [position, status] : findings.failures) fail(negotiations[position], -1, 0, status);
-}
-
-// ---- Response cache ----
-
-Coordinator::Negotiation* Coordinator::assign_cache_id(Negotiation* n, DownMessage* message) {
-  if (options_.cache_capacity == 0) return n;
-  Negotiation* evicted = n;
-  if (by_cache_id_.size() >= options_.cache_capacity) {
-    // Of the same set, because a revocation reaches the members through this response.
-    auto old = std::find_if(ages_.begin(), ages_.end(),
-                            [&](const Negotiation* other) { return other->present == 0 && other->set == n->set; });
-    if (old == ages_.end()) return n;
-    evicted = *old;
-    revoke(evicted, message);
-  }
-  n->cache_id = ++last_cache_id_;
-  by_cache_id_[n->cache_id] = n;
-  n->age = ages_.insert(ages_.end(), n);
-  return evicted;
-}
-
-// Members may still send the id until they have seen this response: its meaning is kept until all have acknowledged it.
-void Coordinator::revoke(Negotiation* n, DownMessage* message) {
-  purge_retired();
-  message->revoked.push_back(n->cache_id);
-  retired_.push_back({n->cache_id, message->sequence, n->signature});
-  by_cache_id_.erase(n->cache_id);
-  ages_.erase(n->age);
-  n->cache_id = 0;
-}
-
-void Coordinator::purge_retired() {
-  while (!retired_.empty()) {
-    const Retired& oldest = retired_.front();
-    for (int rank : sets_.at(oldest.signature.process_set).ranks) {
-      if (acknowledged_[rank] < oldest.sequence) return;
-    }
-    retired_.pop_front();
-  }
 }
 
 }  // namespace compat_hvd

@@ -3,16 +3,27 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 
 #include "pieces.h"
 
 namespace compat_hvd {
 namespace {
 
+struct Range {
+  size_t from, to;  // bytes of the stream
+};
+
 struct Stream {
-  int origin;   // rank
-  Pieces data;  // at the origin what it sends, elsewhere where it goes
+  int origin;                // rank
+  Pieces data;               // at the origin what it sends, elsewhere where it goes
+  std::vector<Range> needs;  // by member; empty: everybody needs everything
   uint64_t first_use = 0;
+
+  // Whether the member at `index` needs some of the `bytes` from `from` on.
+  bool needed_by(int index, size_t from, size_t bytes) const {
+    return needs.empty() || (needs[index].from < from + bytes && from < needs[index].to);
+  }
 };
 
 class Distribution : public Execution {
@@ -59,6 +70,20 @@ class Distribution : public Execution {
 
   size_t chunks(const Stream& stream) const { return (stream.data.total() + chunk_ - 1) / chunk_; }
   size_t bytes(const Stream& stream, size_t k) const { return std::min(chunk_, stream.data.total() - k * chunk_); }
+  bool needed(const Stream& stream, size_t k, int rank) const {
+    return stream.needed_by(view_.set->index_of(rank), k * chunk_, bytes(stream, k));
+  }
+  // Which of `ranks` need the chunk.
+  std::vector<int> readers(const Stream& stream, size_t k, const std::vector<int>& ranks) const {
+    std::vector<int> found;
+    for (int rank : ranks) {
+      if (needed(stream, k, rank)) found.push_back(rank);
+    }
+    return found;
+  }
+  bool needed_on(const Stream& stream, size_t k, int node) const {
+    return !readers(stream, k, view_.set->by_node[node]).empty();
+  }
 
   // Origins of other nodes are spread over the members of a node.
   int relay(int origin, int node) const {
@@ -75,17 +100,18 @@ class Distribution : public Execution {
   }
 
   bool publish_own(Task* task) {
-    const uint64_t use = task->stream.first_use + task->done;
+    const Stream& stream = task->stream;
+    const size_t k = task->done;
+    const uint64_t use = stream.first_use + k;
     char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
     if (!slot) return false;
-    const size_t count = bytes(task->stream, task->done);
-    task->stream.data.copy_out(task->done * chunk_, count, slot);
+    stream.data.copy_out(k * chunk_, bytes(stream, k), slot);
     for (int node = 0; node < view_.nodes(); ++node) {
-      if (node == view_.node) continue;
-      plane_.mover->send(relay(view_.rank, node), data_tag(use), slot, count,
+      if (node == view_.node || !needed_on(stream, k, node)) continue;
+      plane_.mover->send(relay(view_.rank, node), data_tag(use), slot, bytes(stream, k),
                          plane_.slots->add_transfer(sequence_, use));
     }
-    plane_.slots->publish(sequence_, use, view_.others);
+    plane_.slots->publish(sequence_, use, readers(stream, k, view_.others));
     ++task->done;
     return true;
   }
@@ -99,14 +125,19 @@ class Distribution : public Execution {
       char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
       if (!slot) break;
       receiving_.push_back({slot, {}});
-      plane_.mover->receive(stream.origin, data_tag(use), slot, bytes(stream, task->started),
-                            &receiving_.back().transfer);
+      if (needed_on(stream, task->started, view_.node)) {
+        plane_.mover->receive(stream.origin, data_tag(use), slot, bytes(stream, task->started),
+                              &receiving_.back().transfer);
+      }
       ++task->started;
       moved = true;
     }
     while (!receiving_.empty() && plane_.mover->done(&receiving_.front().transfer)) {
-      stream.data.copy_in(task->done * chunk_, bytes(stream, task->done), receiving_.front().slot);
-      plane_.slots->publish(sequence_, stream.first_use + task->done, view_.others);
+      const size_t k = task->done;
+      if (needed(stream, k, view_.rank)) {
+        stream.data.copy_in(k * chunk_, bytes(stream, k), receiving_.front().slot);
+      }
+      plane_.slots->publish(sequence_, stream.first_use + k, readers(stream, k, view_.others));
       receiving_.pop_front();
       ++task->done;
       moved = true;
@@ -115,12 +146,15 @@ class Distribution : public Execution {
   }
 
   bool read(Task* task) {
-    const int writer = publisher(task->stream.origin);
-    const uint64_t use = task->stream.first_use + task->done;
-    const char* slot = plane_.slots->read(writer, sequence_, use);
-    if (!slot) return false;
-    task->stream.data.copy_in(task->done * chunk_, bytes(task->stream, task->done), slot);
-    plane_.slots->release(writer, sequence_, use);
+    const Stream& stream = task->stream;
+    const size_t k = task->done;
+    if (needed(stream, k, view_.rank)) {
+      const int writer = publisher(stream.origin);
+      const char* slot = plane_.slots->read(writer, sequence_, stream.first_use + k);
+      if (!slot) return false;
+      stream.data.copy_in(k * chunk_, bytes(stream, k), slot);
+      plane_.slots->release(writer, sequence_, stream.first_use + k);
+    }
     ++task->done;
     return true;
   }
@@ -140,29 +174,19 @@ class Distribution : public Execution {
   bool sent_ = false;
 };
 
-size_t row_bytes(const Request& request) {
-  size_t bytes = size_of(request.dtype);
-  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
-  return bytes;
-}
-
 }  // namespace
 
 std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Response& response, Status* error) {
   const ProcessSet& set = *response.set;
   std::vector<Stream> streams;
-  for (int rank : set.ranks) streams.push_back({rank, {}, 0});
+  for (int rank : set.ranks) streams.push_back({rank, {}, {}, 0});
   for (size_t e = 0; e < response.entries.size(); ++e) {
     Entry& entry = *response.entries[e];
-    const std::vector<int64_t>& rows = response.first_dimensions[e];
-    const size_t row = row_bytes(entry.request);
-    int64_t total = 0;
-    for (int64_t count : rows) total += count;
+    const std::vector<int64_t>& rows = response.sizes[e];
+    const size_t row = entry.request.row_bytes();
+    const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     entry.output = entry.allocate(total);
-    if (!entry.output && total * row > 0) {
-      *error = Status::unknown("allgather of tensor '" + entry.request.name + "': no memory for the " +
-                               std::to_string(total * row) + " bytes of the result on this rank.");
-    }
+    if (!entry.output && total * row > 0) *error = no_memory(entry.request, total);
     char* at = entry.output;
     for (size_t member = 0; member < set.ranks.size(); ++member) {
       const size_t bytes = static_cast<size_t>(rows[member]) * row;
@@ -175,10 +199,45 @@ std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Respons
   return std::make_unique<Distribution>(plane, response, std::move(streams));
 }
 
+std::unique_ptr<Execution> start_alltoall(const DataPlane& plane, const Response& response, Status* error) {
+  const ProcessSet& set = *response.set;
+  Entry& entry = *response.entries.front();
+  const std::vector<int64_t>& splits = response.sizes.front();
+  const size_t members = set.ranks.size(), row = entry.request.row_bytes();
+  const size_t me = static_cast<size_t>(set.index_of(plane.topology->rank()));
+  int64_t total = 0;
+  for (size_t from = 0; from < members; ++from) {
+    entry.results.push_back(splits[from * members + me]);
+    total += entry.results.back();
+  }
+  entry.output = entry.allocate(total);
+  if (!entry.output && total * row > 0) *error = no_memory(entry.request, total);
+  std::vector<Stream> streams;
+  char* at = entry.output;
+  for (size_t from = 0; from < members; ++from) {
+    Stream stream{set.ranks[from], {}, {}, 0};
+    for (size_t to = 0, start = 0; to < members; ++to) {
+      const size_t bytes = static_cast<size_t>(splits[from * members + to]) * row;
+      // Nobody reads what a rank sends to itself.
+      stream.needs.push_back({start, to == from ? start : start + bytes});
+      if (from == me) {
+        stream.data.add(const_cast<char*>(entry.input) + start, bytes);
+      } else {
+        stream.data.add(to == me ? at : nullptr, bytes);
+      }
+      if (from == me && to == me && at && bytes > 0) std::memcpy(at, entry.input + start, bytes);
+      if (to == me && at) at += bytes;
+      start += bytes;
+    }
+    streams.push_back(std::move(stream));
+  }
+  return std::make_unique<Distribution>(plane, response, std::move(streams));
+}
+
 std::unique_ptr<Execution> start_broadcast(const DataPlane& plane, const Response& response) {
   const int root = response.entries.front()->request.root;
   const bool own = root == plane.topology->rank();
-  std::vector<Stream> streams{{root, {}, 0}};
+  std::vector<Stream> streams{{root, {}, {}, 0}};
   for (const auto& entry : response.entries) {
     const size_t bytes = entry->request.bytes();
     streams[0].data.add(own ? const_cast<char*>(entry->input) : entry->output, bytes);

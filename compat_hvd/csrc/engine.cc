@@ -15,15 +15,46 @@ constexpr uint64_t kAcknowledgeInterval = 256;
 
 std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
 
-// Equal but for what a cached request may change: the first dimension of an allgather.
+// Equal but for the variable part, and valid.
 bool same_signature(const Request& a, const Request& b) {
-  const bool gather = a.collective == Collective::kAllgather;
   if (a.collective != b.collective || a.dtype != b.dtype || a.op != b.op || a.prescale != b.prescale ||
       a.postscale != b.postscale || a.root != b.root || a.shape.size() != b.shape.size() || !b.error.ok()) {
     return false;
   }
-  const size_t skip = gather && !a.shape.empty() ? 1 : 0;
+  const bool rows_vary = a.collective == Collective::kAllgather || a.collective == Collective::kAlltoall;
+  const size_t skip = rows_vary && !a.shape.empty() ? 1 : 0;
   return std::equal(a.shape.begin() + skip, a.shape.end(), b.shape.begin() + skip);
+}
+
+// Alltoall: fills in equal splits when none were given, and checks those that were.
+Status complete_splits(Request* request, int members) {
+  if (request->collective != Collective::kAlltoall || request->shape.empty()) return {};
+  const int64_t rows = request->shape[0];
+  const std::string what = "alltoall of tensor '" + request->name + "': ";
+  std::vector<int64_t>& splits = request->sizes;
+  if (splits.empty()) {
+    if (rows % members != 0) {
+      return Status::invalid_argument(what + "splits not provided, but first dimension of tensor (" +
+                                      std::to_string(rows) + ") is not an even multiple of the number of workers (" +
+                                      std::to_string(members) + ").");
+    }
+    splits.assign(members, rows / members);
+    return {};
+  }
+  if (static_cast<int>(splits.size()) != members) {
+    return Status::invalid_argument(what + "Number of entries in splits (" + std::to_string(splits.size()) +
+                                    ") does not equal number of workers (" + std::to_string(members) + ").");
+  }
+  int64_t sum = 0;
+  for (int64_t split : splits) {
+    if (split < 0)
+      return Status::invalid_argument(what + "splits must not be negative, got " + shape_text(splits) + ".");
+    sum += split;
+  }
+  if (sum == rows) return {};
+  return Status::invalid_argument(what + "Sum of splits entries (" + std::to_string(sum) + ") is " +
+                                  (sum > rows ? "greater" : "less") + " than the first dimension of tensor (" +
+                                  std::to_string(rows) + "); every row must go somewhere.");
 }
 
 }  // namespace
@@ -137,6 +168,8 @@ void Engine::announce(std::unique_ptr<Entry> entry) {
   UpMessage message;
   message.kind = Up::kRequest;
   Entry* submitted = entry.get();
+  const ProcessSetPointer set = sets_.find(entry->request.process_set);
+  if (set && entry->request.error.ok()) entry->request.error = complete_splits(&entry->request, set->size());
   bool duplicate = false;
   message.ticket = table_.add(std::move(entry), &duplicate);
   const Request& request = submitted->request;
@@ -144,7 +177,7 @@ void Engine::announce(std::unique_ptr<Entry> entry) {
   if (!duplicate && cached != cache_.end() && same_signature(cached->second.signature, request)) {
     message.kind = Up::kCachedRequest;
     message.cache_id = cached->second.id;
-    message.first_dimension = request.shape.empty() ? 0 : request.shape[0];
+    message.variable_part = request.variable_part();
   } else {
     message.request = request;
   }
@@ -191,19 +224,24 @@ void Engine::enqueue(const DownMessage& message) {
   last_sequence_ = message.sequence;
   Response response;
   response.sequence = message.sequence;
-  response.set = &sets_.at(message.process_set);
+  response.set = sets_.find(message.process_set);
+  if (!message.participants.empty()) {
+    const std::vector<int> ranks(message.participants.begin(), message.participants.end());
+    response.set = std::make_shared<const ProcessSet>(topology_, message.process_set, ranks);
+  }
   for (const ExecuteItem& item : message.items) {
-    const std::string& name = item.name.empty() ? cached_names_[item.cache_id] : item.name;
+    const std::string& name = item.name.empty() ? cached_names_.at(item.cache_id).name : item.name;
     std::unique_ptr<Entry> entry = table_.remove(message.process_set, name);
     if (!entry) return panic("a response names '" + name + "', which this rank has not submitted");
     update_cache(message, item, entry->request);
+    update_sets(entry->request.collective, item);
     response.entries.push_back(std::move(entry));
-    response.first_dimensions.push_back(item.first_dimensions);
+    response.sizes.push_back(item.sizes);
   }
   for (uint32_t id : message.revoked) {
     auto name = cached_names_.find(id);
     if (name == cached_names_.end()) continue;
-    auto cached = cache_.find(key_of(message.process_set, name->second));
+    auto cached = cache_.find(key_of(name->second.process_set, name->second.name));
     if (cached != cache_.end() && cached->second.id == id) cache_.erase(cached);
     cached_names_.erase(name);
   }
@@ -214,7 +252,16 @@ void Engine::enqueue(const DownMessage& message) {
 void Engine::update_cache(const DownMessage& message, const ExecuteItem& item, const Request& request) {
   if (item.cache_id == 0 || item.name.empty()) return;
   cache_[key_of(message.process_set, item.name)] = {item.cache_id, request};
-  cached_names_[item.cache_id] = item.name;
+  cached_names_[item.cache_id] = {message.process_set, item.name};
+}
+
+// At once, not when the response is executed: what comes behind it may name the set.
+void Engine::update_sets(Collective collective, const ExecuteItem& item) {
+  if (collective == Collective::kAddProcessSet) {
+    sets_.add(topology_, static_cast<int>(item.sizes[0]), {item.sizes.begin() + 1, item.sizes.end()});
+  } else if (collective == Collective::kRemoveProcessSet) {
+    sets_.remove(static_cast<int>(item.sizes[0]));
+  }
 }
 
 bool Engine::coordinate(int64_t now) {

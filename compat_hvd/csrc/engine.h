@@ -64,11 +64,17 @@ class Engine {
     Request signature;
   };
 
+  struct CachedName {
+    int process_set;
+    std::string name;
+  };
+
   bool take_inbox();
   void announce(std::unique_ptr<Entry> entry);
   void receive(const DownMessage& message);
   void enqueue(const DownMessage& message);
   void update_cache(const DownMessage& message, const ExecuteItem& item, const Request& request);
+  void update_sets(Collective collective, const ExecuteItem& item);
   bool coordinate(int64_t now);
   bool execute();
   void finish_response();
@@ -95,7 +101,7 @@ class Engine {
 
   TensorTable table_;
   std::unordered_map<std::string, Cached> cache_;
-  std::unordered_map<uint32_t, std::string> cached_names_;
+  std::unordered_map<uint32_t, CachedName> cached_names_;
   std::deque<Response> responses_;  // the first one is being executed
   std::unique_ptr<Execution> execution_;
   Status execution_error_;

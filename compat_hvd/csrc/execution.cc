@@ -6,7 +6,7 @@
 namespace compat_hvd {
 namespace {
 
-// A barrier has happened once its response arrives: all members were ready.
+// What has happened once its response arrives, because all members were ready.
 class NothingToDo : public Execution {
  public:
   bool step() override { return false; }
@@ -31,14 +31,28 @@ View::View(const DataPlane& plane, const ProcessSet& members) : rank(plane.topol
   }
 }
 
+Status no_memory(const Request& request, int64_t rows) {
+  return Status::unknown(std::string(name_of(request.collective)) + " of tensor '" + request.name +
+                         "': no memory for the " + std::to_string(rows * request.row_bytes()) +
+                         " bytes of the result on this rank.");
+}
+
 std::unique_ptr<Execution> Execution::start(const DataPlane& plane, const Response& response, Status* error) {
   switch (response.entries.front()->request.collective) {
     case Collective::kAllreduce:
-      return start_reduction(plane, response);
+    case Collective::kReducescatter:
+      return start_reduction(plane, response, error);
     case Collective::kAllgather:
       return start_allgather(plane, response, error);
+    case Collective::kAlltoall:
+      return start_alltoall(plane, response, error);
     case Collective::kBroadcast:
       return start_broadcast(plane, response);
+    case Collective::kJoin:
+    case Collective::kAddProcessSet:
+    case Collective::kRemoveProcessSet:
+      response.entries.front()->results = response.sizes.front();
+      return std::make_unique<NothingToDo>();
     case Collective::kBarrier:
       return std::make_unique<NothingToDo>();
   }

@@ -14,9 +14,9 @@ namespace compat_hvd {
 // What a response says, with the entries of this rank. All entries are of one collective and fit together.
 struct Response {
   uint64_t sequence = 0;
-  const ProcessSet* set = nullptr;
+  ProcessSetPointer set;  // those who take part
   std::vector<std::unique_ptr<Entry>> entries;
-  std::vector<std::vector<int64_t>> first_dimensions;  // allgather: per entry, of each member
+  std::vector<std::vector<int64_t>> sizes;  // of each entry, see ExecuteItem
 };
 
 // What executions share: this rank's place in the world and the two planes.
@@ -50,6 +50,9 @@ struct View {
   std::vector<int> others;  // the same without this rank
   int nodes() const { return static_cast<int>(set->by_node.size()); }
 };
+
+// The error of a rank that has no memory for its result of `rows` rows.
+Status no_memory(const Request& request, int64_t rows);
 
 // Tags of data messages; control messages use tag 0. MPI guarantees tags up to 32767 only. Two messages between the
 // same two ranks that could be under way at the same time differ by far less than that.

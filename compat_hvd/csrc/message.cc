@@ -25,6 +25,7 @@ void put(Encoder& out, const Request& request) {
   out.put(request.prescale);
   out.put(request.postscale);
   out.put(request.root);
+  out.put(request.sizes);
   put(out, request.error);
 }
 
@@ -39,6 +40,7 @@ Request get_request(Decoder& in) {
   request.prescale = in.get<double>();
   request.postscale = in.get<double>();
   request.root = in.get<int32_t>();
+  request.sizes = in.list<int64_t>();
   request.error = get_status(in);
   return request;
 }
@@ -49,6 +51,18 @@ int64_t Request::elements() const {
   int64_t count = 1;
   for (int64_t dimension : shape) count *= dimension;
   return count;
+}
+
+std::vector<int64_t> Request::variable_part() const {
+  if (collective == Collective::kAllgather && !shape.empty()) return {shape[0]};
+  if (collective == Collective::kAlltoall) return sizes;
+  return {};
+}
+
+size_t Request::row_bytes() const {
+  size_t bytes = size_of(dtype);
+  for (size_t i = 1; i < shape.size(); ++i) bytes *= static_cast<size_t>(shape[i]);
+  return bytes;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -70,7 +84,7 @@ std::string UpMessage::encode() const {
     case Up::kCachedRequest:
       out.put(ticket);
       out.put(cache_id);
-      out.put(first_dimension);
+      out.put(variable_part);
       break;
     case Up::kGoodbye:
       out.put(completed);
@@ -105,7 +119,7 @@ UpMessage UpMessage::decode(const std::string& frame) {
     case Up::kCachedRequest:
       message.ticket = in.get<uint64_t>();
       message.cache_id = in.get<uint32_t>();
-      message.first_dimension = in.get<int64_t>();
+      message.variable_part = in.list<int64_t>();
       break;
     case Up::kGoodbye:
       message.completed = in.get<uint64_t>();
@@ -133,11 +147,12 @@ std::string DownMessage::encode() const {
     case Down::kExecute:
       out.put(sequence);
       out.put(process_set);
+      out.put(participants);
       out.put(static_cast<uint32_t>(items.size()));
       for (const ExecuteItem& item : items) {
         out.put(item.cache_id);
         out.put(item.name);
-        out.put(item.first_dimensions);
+        out.put(item.sizes);
       }
       out.put(revoked);
       break;
@@ -164,12 +179,13 @@ DownMessage DownMessage::decode(const std::string& frame) {
     case Down::kExecute: {
       message.sequence = in.get<uint64_t>();
       message.process_set = in.get<int32_t>();
+      message.participants = in.list<int32_t>();
       const uint32_t count = in.get<uint32_t>();
       for (uint32_t i = 0; i < count; ++i) {
         ExecuteItem item;
         item.cache_id = in.get<uint32_t>();
         item.name = in.get<std::string>();
-        item.first_dimensions = in.list<int64_t>();
+        item.sizes = in.list<int64_t>();
         message.items.push_back(std::move(item));
       }
       message.revoked = in.list<uint32_t>();

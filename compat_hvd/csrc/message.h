@@ -21,10 +21,15 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int32_t root = -1;  // global rank
-  Status error;       // a fault found where it was submitted; the other members must learn of it
+  int32_t root = -1;           // global rank
+  std::vector<int64_t> sizes;  // alltoall: rows for each member; add_process_set: ranks; remove_process_set: the id
+  Status error;                // a fault found where it was submitted; the other members must learn of it
 
   int64_t elements() const;
+  // What may change from step to step without a new negotiation: the first dimension of an allgather, the splits of an
+  // alltoall. Only the bytes of one row are fixed for these.
+  std::vector<int64_t> variable_part() const;
+  size_t row_bytes() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * size_of(dtype); }
 };
 
@@ -51,7 +56,7 @@ struct UpMessage {
   uint64_t ticket = 0;        // identifies the entry at its rank
   Request request;
   uint32_t cache_id = 0;
-  int64_t first_dimension = 0;  // allgather: may change from step to step without a new negotiation
+  std::vector<int64_t> variable_part;
   int32_t subject = -1;
   uint64_t completed = 0;  // collectives completed by a rank that says goodbye
   int64_t usage = 0;       // nanoseconds of processor time beyond the worker's
@@ -73,15 +78,18 @@ enum class Down : uint8_t {
 };
 
 struct ExecuteItem {
-  uint32_t cache_id = 0;                  // 0: not cached
-  std::string name;                       // empty when cache_id is already known to the members
-  std::vector<int64_t> first_dimensions;  // allgather: of each member, in the order of the set
+  uint32_t cache_id = 0;  // 0: not cached
+  std::string name;       // empty when cache_id is already known to the members
+  // Allgather: rows of each member. Alltoall: for each sender its rows for each member. Join: the last rank to join.
+  // Process sets: the id. Members are in the order of the participants.
+  std::vector<int64_t> sizes;
 };
 
 struct DownMessage {
   Down kind = Down::kHeartbeat;
   uint64_t sequence = 0;
   int32_t process_set = 0;
+  std::vector<int32_t> participants;  // empty: all members; else some have joined and take no part
   std::vector<ExecuteItem> items;
   std::vector<uint32_t> revoked;  // cache ids that must not be used any more
   uint64_t ticket = 0;

@@ -14,6 +14,15 @@ constexpr size_t kDirectBytes = 16 << 10;
 // Slices up to this size go whole to every node; larger ones are split among the nodes first.
 constexpr size_t kWholeSliceBytes = 16 << 10;
 
+// The rows of a reducescatter that a member keeps: the first members get one more when they do not divide evenly.
+struct Rows {
+  int64_t first, count;
+};
+Rows rows_of(int64_t rows, int members, int index) {
+  const int64_t each = rows / members, extra = rows % members;
+  return {index * each + std::min<int64_t>(index, extra), each + (index < extra ? 1 : 0)};
+}
+
 // What both forms need to know of the fused entries.
 struct Job {
   Job(const DataPlane& data_plane, const Response& response) : plane(data_plane), view(data_plane, *response.set) {
@@ -25,11 +34,20 @@ struct Job {
     element = size_of(dtype);
     for (const auto& entry : response.entries) {
       input.add(const_cast<char*>(entry->input), entry->request.bytes());
-      output.add(entry->output, entry->request.bytes());
+      add_output(entry.get());
     }
     elements = input.total() / element;
     chunk = plane.slots->bytes() / element;
     chunks = (elements + chunk - 1) / chunk;
+  }
+  void add_output(Entry* entry) {
+    if (entry->request.collective == Collective::kAllreduce) return output.add(entry->output, entry->request.bytes());
+    // The rows of other members are dropped.
+    const Rows rows = rows_of(entry->request.shape[0], view.set->size(), view.set->index_of(view.rank));
+    const size_t row = entry->request.row_bytes();
+    output.add(nullptr, rows.first * row);
+    output.add(entry->output, rows.count * row);
+    output.add(nullptr, (entry->request.shape[0] - rows.first - rows.count) * row);
   }
   size_t first(size_t k) const { return k * chunk; }
   size_t count(size_t k) const { return std::min(chunk, elements - first(k)); }
@@ -91,6 +109,7 @@ class DirectReduction : public Execution {
     std::vector<const char*> at(sources_.size());
     const size_t bytes = job_.count(reduced_) * job_.element;
     job_.output.for_range(job_.first(reduced_) * job_.element, bytes, [&](char* piece, size_t offset, size_t part) {
+      if (!piece) return;
       for (size_t i = 0; i < at.size(); ++i) at[i] = sources_[i] + offset;
       reduce_to_output(job_.dtype, job_.op, at.data(), static_cast<int>(at.size()), piece, part / job_.element,
                        job_.scaling);
@@ -283,7 +302,14 @@ class SlicedReduction : public Execution {
 
 }  // namespace
 
-std::unique_ptr<Execution> start_reduction(const DataPlane& plane, const Response& response) {
+std::unique_ptr<Execution> start_reduction(const DataPlane& plane, const Response& response, Status* error) {
+  for (const auto& entry : response.entries) {
+    if (entry->request.collective != Collective::kReducescatter) continue;
+    const int index = response.set->index_of(plane.topology->rank());
+    const int64_t rows = rows_of(entry->request.shape[0], response.set->size(), index).count;
+    entry->output = entry->allocate(rows);
+    if (!entry->output && rows * entry->request.row_bytes() > 0) *error = no_memory(entry->request, rows);
+  }
   Job job(plane, response);
   const bool few = static_cast<int>(job.view.local.size()) <= kDirectMembers || job.input.total() <= kDirectBytes;
   if (job.view.nodes() == 1 && few) return std::make_unique<DirectReduction>(std::move(job));

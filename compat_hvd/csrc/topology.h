@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <map>
-#include <stdexcept>
-#include <string>
+#include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace compat_hvd {
@@ -43,7 +44,18 @@ class Topology {
 
 // The members of a process set in ascending order, and how they lie on the nodes.
 struct ProcessSet {
-  int id = 0;
+  ProcessSet(const Topology& topology, int set_id, std::vector<int> members) : id(set_id), ranks(std::move(members)) {
+    std::sort(ranks.begin(), ranks.end());
+    for (int node = 0; node < topology.nodes(); ++node) {
+      std::vector<int> on_node;
+      for (int rank : topology.ranks_of_node(node)) {
+        if (contains(rank)) on_node.push_back(rank);
+      }
+      if (!on_node.empty()) by_node.push_back(std::move(on_node));
+    }
+  }
+
+  int id;
   std::vector<int> ranks;
   std::vector<std::vector<int>> by_node;  // only nodes that hold members, in the order of nodes
 
@@ -56,29 +68,38 @@ struct ProcessSet {
   bool contains(int rank) const { return index_of(rank) >= 0; }
 };
 
+using ProcessSetPointer = std::shared_ptr<const ProcessSet>;
+
+// Changed by the worker only, read by kernels as well. A set that was removed lives on as long as somebody uses it.
 class ProcessSetTable {
  public:
   void add(const Topology& topology, int id, std::vector<int> ranks) {
-    ProcessSet set{id, std::move(ranks), {}};
-    std::sort(set.ranks.begin(), set.ranks.end());
-    for (int node = 0; node < topology.nodes(); ++node) {
-      std::vector<int> members;
-      for (int rank : topology.ranks_of_node(node)) {
-        if (set.contains(rank)) members.push_back(rank);
-      }
-      if (!members.empty()) set.by_node.push_back(std::move(members));
-    }
+    auto set = std::make_shared<const ProcessSet>(topology, id, std::move(ranks));
+    std::lock_guard<std::mutex> lock(mutex_);
     sets_[id] = std::move(set);
   }
-  // nullptr for an id that was never added.
-  const ProcessSet* find(int id) const {
-    auto at = sets_.find(id);
-    return at == sets_.end() ? nullptr : &at->second;
+  void remove(int id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sets_.erase(id);
   }
-  const ProcessSet& at(int id) const { return sets_.at(id); }
+  // nullptr for an id that is not in use.
+  ProcessSetPointer find(int id) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto at = sets_.find(id);
+    return at == sets_.end() ? nullptr : at->second;
+  }
+  // The id of the set with these members in ascending order, −1 when there is none.
+  int find(const std::vector<int>& ranks) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [id, set] : sets_) {
+      if (set->ranks == ranks) return id;
+    }
+    return -1;
+  }
 
  private:
-  std::map<int, ProcessSet> sets_;
+  mutable std::mutex mutex_;
+  std::map<int, ProcessSetPointer> sets_;
 };
 
 }  // namespace compat_hvd

@@ -197,7 +197,7 @@ void overlapping_sets() {
           std::vector<int> sets = {1, 2, 3};
           if (rank % 2) std::reverse(sets.begin(), sets.end());  // opposite orders
           for (int set : sets) {
-            if (!world.engine(rank).process_sets().at(set).contains(rank)) continue;
+            if (!world.engine(rank).process_sets().find(set)->contains(rank)) continue;
             const std::vector<int32_t> values(100 + round, rank * 10 + set + round);
             all.push_back(world.submit(rank, sum_of("x", DataType::kInt32, set), values));
             what.push_back({set, rank});
@@ -206,7 +206,7 @@ void overlapping_sets() {
         CHECK(world.run_all(all, {delayed}));
         for (size_t k = 0; k < all.size(); ++k) {
           int32_t expected = 0;
-          for (int r : world.engine(0).process_sets().at(what[k].first).ranks)
+          for (int r : world.engine(0).process_sets().find(what[k].first)->ranks)
             expected += r * 10 + what[k].first + round;
           CHECK(all[k]->values<int32_t>() == std::vector<int32_t>(100 + round, expected));
         }

@@ -119,6 +119,7 @@ struct Outcome {
   bool done = false;
   Status status;
   std::vector<char> input, output;
+  std::vector<int64_t> results;
 
   template <typename T>
   std::vector<T> values() const {
@@ -186,10 +187,12 @@ class World {
       outcome->output.resize(static_cast<size_t>(rows) * row);
       return outcome->output.data();
     };
-    entry->done = [outcome](const Status& status) {
+    Entry* raw = entry.get();
+    entry->done = [outcome, raw](const Status& status) {
       CHECK(!outcome->done);  // exactly once
       outcome->done = true;
       outcome->status = status;
+      outcome->results = raw->results;
     };
     engines_[rank]->submit(std::move(entry));
     return outcome;

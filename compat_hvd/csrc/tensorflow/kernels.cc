@@ -136,7 +136,7 @@ void size(void* kernel, TF_OpKernelContext* context) {
   auto runtime = Runtime::current();
   if (!runtime) return output_integer(context, not_initialized(), 0);
   const int id = static_cast<int>(static_cast<Attributes*>(kernel)->process_set_id);
-  const ProcessSet* set = runtime->engine().process_sets().find(id);
+  const ProcessSetPointer set = runtime->engine().process_sets().find(id);
   const Status status =
       set ? Status() : Status::invalid_argument("process set " + std::to_string(id) + " does not exist.");
   output_integer(context, status, set ? set->size() : 0);
@@ -146,7 +146,7 @@ void size(void* kernel, TF_OpKernelContext* context) {
 void included(void* kernel, TF_OpKernelContext* context) {
   auto runtime = Runtime::current();
   if (!runtime) return output_integer(context, Status(), -1);
-  const ProcessSet* set =
+  const ProcessSetPointer set =
       runtime->engine().process_sets().find(static_cast<int>(static_cast<Attributes*>(kernel)->process_set_id));
   output_integer(context, Status(), set ? set->contains(runtime->config().rank) : -3);
 }
