@@ -100,9 +100,9 @@ def test_records_of_status_are_taken_out_and_kept_in_order(tagged, capfd):
     def record(rank, status):
         return f"<{MARK}-exit-{rank}-{status}>"
 
-    text = f"<{MARK}-1>last words{record(1, 0)}<{MARK}-0>{record(0, 3)}<{MARK}-2>{record(2, 137)}"
+    text = f"<{MARK}-1>last words{record(1, 0)}<{MARK}-0>{record(0, 3)}<{MARK}-2>{record(2, 137)}\nmpiexec's own\n"
     if not tagged:
-        text = f"last words{record(1, 0)}{record(0, 3)}{record(2, 137)}"
+        text = f"last words{record(1, 0)}{record(0, 3)}{record(2, 137)}\nmpiexec's own\n"
     data = text.encode()
     for cuts in ([], list(range(1, len(data)))):
         vendor, library, _ = CASES["mpich"]
@@ -111,5 +111,6 @@ def test_records_of_status_are_taken_out_and_kept_in_order(tagged, capfd):
         for begin, end in zip([0, *cuts], [*cuts, len(data)]):
             output.feed("stdout", data[begin:end])
         output.close()
-        assert capfd.readouterr().out == ("[1]<stdout>:last words\n" if tagged else "last words")
+        rank = "[1]<stdout>:last words\n" if tagged else "last words"
+        assert capfd.readouterr().out == rank + "\nmpiexec's own\n"
         assert (output.first_to_end, output.first_failure, output.silent_ranks) == (1, (0, 3), [3])

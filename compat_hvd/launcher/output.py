@@ -91,6 +91,7 @@ class _RankStream:
     """One stream of one rank (or of mpiexec itself, rank None) on its way to the launcher's stream and to its file."""
 
     def __init__(self, rank: int | None, name: str, sink: Sink, options: Options, records: Marks | None) -> None:
+        self._rank = rank
         self._statuses: list[tuple[int, int]] = []
         self._records = _Scanner(records) if records else None
         self._lines = None
@@ -105,14 +106,19 @@ class _RankStream:
             self._file = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             self._sinks.append(_writer(self._file))
 
-    def write(self, data: bytes) -> None:
-        for piece in self._records.feed(data) if self._records else (data,):
+    def write(self, data: bytes) -> bytes:
+        """Takes ``data`` up to the record of the rank's end; returns what follows that, which is mpiexec's own."""
+        pieces = self._records.feed(data) if self._records else iter((data,))
+        for piece in pieces:
             if isinstance(piece, bytes):
                 self._pass_on(piece)
-            else:
-                self._statuses.append((int(piece.group(1)), int(piece.group(2))))
-                if self._lines:
-                    self._lines.close()
+                continue
+            self._statuses.append((int(piece.group(1)), int(piece.group(2))))
+            if self._lines:
+                self._lines.close()
+            if self._rank is not None:
+                return b"".join(rest for rest in pieces if isinstance(rest, bytes))
+        return b""
 
     def take_statuses(self) -> list[tuple[int, int]]:
         """Returns the (rank, exit status) records found since the last call."""
@@ -184,7 +190,7 @@ class Output:
             stream.close()
 
     def _write_current(self, name: str, data: bytes) -> None:
-        """A tag holds to the end of its line; what follows without another tag is mpiexec's own."""
+        """A tag holds to the end of its line or of its rank; what follows without another tag is mpiexec's own."""
         if self._current[name] is not None:
             head, newline, data = data.partition(b"\n")
             self._write(self._current[name], name, head + newline)
@@ -195,8 +201,13 @@ class Output:
 
     def _write(self, rank: int | None, name: str, data: bytes) -> None:
         stream = self._stream(rank, name)
-        stream.write(data)
-        self._statuses += stream.take_statuses()
+        rest = stream.write(data)
+        ended = stream.take_statuses()
+        if ended:
+            self._statuses += ended
+            self._current[name] = None
+        if rest:
+            self._write(None, name, rest)
 
     def _stream(self, rank: int | None, name: str) -> _RankStream:
         if (rank, name) not in self._streams:
