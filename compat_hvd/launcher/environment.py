@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from compat_hvd.launcher.guard import JOB_VARIABLE
 from compat_hvd.launcher.vendor import Vendor
-
-JOB_VARIABLE = "COMPAT_HVD_JOB"
 
 # Left by a launcher that started this process; with them the new ranks would take themselves for part of that job.
 _TRACES = re.compile(

@@ -12,7 +12,7 @@ import time
 from types import FrameType
 from typing import Iterator, Mapping, Sequence
 
-from compat_hvd.launcher.environment import JOB_VARIABLE
+from compat_hvd.launcher.guard import JOB_VARIABLE, guarded, kill_marked
 from compat_hvd.launcher.output import Output
 
 FAILED_RANK_GRACE_S = 5.0
@@ -31,6 +31,7 @@ class Job:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> None:
         self._command = command
         self._environ = environ
+        self._mark = environ[JOB_VARIABLE]
         self._output = output
         self._process: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None
@@ -39,7 +40,7 @@ class Job:
 
     def run(self) -> int:
         """Runs the job and returns the status for the shell; nothing of a job that failed is left on this host."""
-        with self._handled_signals():
+        with guarded(self._mark), self._handled_signals():
             self._process = subprocess.Popen(
                 self._command,
                 env=dict(self._environ),
@@ -55,7 +56,7 @@ class Job:
                 self._output.close()
             status = self._status(returncode)
             if status:
-                self._kill()
+                kill_marked(self._mark)
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -86,7 +87,7 @@ class Job:
         now = time.monotonic()
         if self._kill_at is not None:
             if now >= self._kill_at:
-                self._kill()
+                kill_marked(self._mark)
                 self._kill_at = now + TERMINATE_GRACE_S
         elif self._terminate_at is not None:
             if now >= self._terminate_at:
@@ -132,13 +133,6 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    def _kill(self) -> None:
-        """Kills every process on this host that carries the job's mark; again, for those that were being started."""
-        for _ in range(3):
-            for pid in _carrying(f"{JOB_VARIABLE}={self._environ[JOB_VARIABLE]}"):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-
     def _status(self, returncode: int) -> int:
         """The first non-zero status of a rank; else mpiexec's; else 1 if a rank was killed without a word.
 
@@ -182,12 +176,3 @@ def _stdin() -> int | None:
     except OSError:
         return subprocess.DEVNULL
     return None
-
-
-def _carrying(entry: str) -> Iterator[int]:
-    """Yields the processes whose environment holds ``entry``, the caller's own excepted."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if entry.encode() in file.read().split(b"\0"):
-                    yield int(name)

@@ -52,7 +52,7 @@ def launch(ranks, *words, timeout=LIMIT_S, env=None, stdin=None):
 
 def processes_with(text):
     """Command lines of running processes that hold ``text``, without zombies."""
-    listing = subprocess.run(["ps", "-eo", "stat=,args="], stdout=subprocess.PIPE, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-ewwo", "stat=,args="], stdout=subprocess.PIPE, text=True, check=True).stdout
     return [line for line in listing.splitlines() if text in line and not line.startswith("Z")]
 
 
@@ -384,6 +384,15 @@ def test_what_a_failed_rank_has_started_is_ended_too(script):
     )
     assert launch(2, path).returncode == 1
     assert_nothing_left("sleep 62.5")
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(script):
+    path = script("print('up'); time.sleep(60)")
+    child = start([*LAUNCHER, "-np", 2, path])
+    wait_for_lines(child, 2)
+    child.kill()
+    finish(child, timeout=30)
+    assert_nothing_left(str(path))
 
 
 def test_the_rank_that_failed_is_named(script):
