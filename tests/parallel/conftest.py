@@ -43,7 +43,7 @@ def pytest_unconfigure(config):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     marker = item.get_closest_marker("time_limit")
-    limit = marker.args[0] if marker else item.config.getoption("--time-limit")
+    limit = marker.args[0] if marker else item.config.getoption("--time-limit", TIME_LIMIT_SECONDS)
     faulthandler.dump_traceback_later(limit, exit=True, file=_stderr)
     yield
     faulthandler.cancel_dump_traceback_later()
