@@ -57,7 +57,7 @@ def main():
     tf.disable_v2_behavior()
     hvd.init()
     if hvd.rank() == 0:
-        print("%12s  %24s  %24s  %10s  %24s" % ("bytes", "graph median (min)", "identity", "overhead", "MPI"))
+        print(f"{'bytes':>12}  {'graph median (min)':>24}  {'identity':>24}  {'overhead':>10}  {'MPI':>24}")
     for size in args.sizes:
         values = np.full(size // 4, hvd.rank() + 1.0, np.float32)
         rounds = max(9, min(args.rounds, (1 << 30) // size))
@@ -65,9 +65,9 @@ def main():
         identity = graph_runs(tf.identity, values, rounds)
         mpi = mpi_runs(values, rounds)
         if hvd.rank() == 0:
-            columns = ["%.0f (%.0f)" % (statistics.median(runs), min(runs)) for runs in (graph, identity, mpi)]
-            overhead = "%.0f" % (statistics.median(graph) - statistics.median(identity))
-            print("%12d  %24s  %24s  %10s  %24s" % (size, columns[0], columns[1], overhead, columns[2]), flush=True)
+            columns = [f"{statistics.median(runs):.0f} ({min(runs):.0f})" for runs in (graph, identity, mpi)]
+            overhead = f"{statistics.median(graph) - statistics.median(identity):.0f}"
+            print(f"{size:12d}  {columns[0]:>24}  {columns[1]:>24}  {overhead:>10}  {columns[2]:>24}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,16 +28,16 @@ def reduce():
 def end():
     """What the last rank does."""
     if way == "raise":
-        raise KeyError("the reason of rank %d" % hvd.rank())
+        raise KeyError(f"the reason of rank {hvd.rank()}")
     if way == "raise_with_own_excepthook":
         sys.excepthook = lambda kind, value, trace: print("own hook saw", repr(value), file=sys.stderr)
-        raise KeyError("the reason of rank %d" % hvd.rank())
+        raise KeyError(f"the reason of rank {hvd.rank()}")
     if way == "raise_with_stuck_thread":
         stuck = tf.placeholder(tf.float32, [])
         alone = hvd.allreduce(stuck, op=hvd.Sum, name="alone")
         threading.Thread(target=lambda: session.run(alone, {stuck: 1.0})).start()
         time.sleep(1)
-        raise KeyError("the reason of rank %d" % hvd.rank())
+        raise KeyError(f"the reason of rank {hvd.rank()}")
     if way == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if way == "os_exit":

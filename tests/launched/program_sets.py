@@ -26,7 +26,7 @@ fed = tf.placeholder(tf.float64, [])
 sums = {}
 for process_set in mine:
     for elements in (1, 1000, 100001):
-        name = "set%d_%d" % (process_set.process_set_id, elements)
+        name = f"set{process_set.process_set_id}_{elements}"
         value = tf.fill([elements], fed + process_set.process_set_id)
         sums[name] = hvd.allreduce(value, op=hvd.Sum, name=name, process_set=process_set)
 expected_ranks = {process_set.process_set_id: process_set.ranks for process_set in sets}
@@ -41,4 +41,4 @@ with tf.Session(config=hvd.session_config(inter_op_parallelism_threads=1)) as se
 
     before = cpu_seconds()
     time.sleep(4)
-    print("rank %d right, idle share %.4f" % (hvd.rank(), (cpu_seconds() - before) / 4), flush=True)
+    print(f"rank {hvd.rank()} right, idle share {(cpu_seconds() - before) / 4:.4f}", flush=True)
