@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
+from compat_hvd.common.exceptions import HorovodInternalError
+
 _FOLDER = Path(__file__).resolve().parent.parent
 
 
@@ -60,6 +62,29 @@ def _engine() -> Any:
         ctypes.c_uint64,
     ]
     library.compat_hvd_start.argtypes = [ctypes.POINTER(_StartArguments)]
+    pointer = ctypes.POINTER
+    library.compat_hvd_broadcast_bytes.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+    ]
+    library.compat_hvd_allgather_bytes.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        pointer(ctypes.c_void_p),
+        pointer(pointer(ctypes.c_int64)),
+        pointer(ctypes.c_int32),
+    ]
+    library.compat_hvd_add_process_set.argtypes = [
+        pointer(ctypes.c_int64),
+        ctypes.c_int32,
+        pointer(ctypes.c_int64),
+    ]
+    library.compat_hvd_remove_process_set.argtypes = [ctypes.c_int64]
     library.compat_hvd_goodbye.restype = None
     library.compat_hvd_fail.restype = None
     library.compat_hvd_fail.argtypes = [ctypes.c_char_p]
@@ -174,3 +199,73 @@ def goodbye() -> None:
 def fail(reason: str) -> None:
     """Tells the other ranks that this one has failed and aborts the job; does not return while the engine runs."""
     _engine().compat_hvd_fail(reason.encode())
+
+
+_INVALID_ARGUMENT = 3
+_FAILED_PRECONDITION = 9
+
+
+def _check(code: int) -> None:
+    if code == 0:
+        return
+    message = _engine().compat_hvd_last_error().decode()
+    if code in (_INVALID_ARGUMENT, _FAILED_PRECONDITION):
+        raise ValueError(message)
+    raise HorovodInternalError(message)
+
+
+def broadcast_bytes(name: str, process_set_id: int, root_rank: int, data: bytes | None, size: int) -> bytes:
+    """Returns the ``size`` bytes that the rank ``root_rank`` gives as ``data``; waits for the other members.
+
+    Raises:
+        ValueError: the members disagree, or the root is none of them.
+        HorovodInternalError: a rank failed or left.
+    """
+    buffer = ctypes.create_string_buffer(size) if data is None else ctypes.create_string_buffer(data, size)
+    _check(_engine().compat_hvd_broadcast_bytes(name.encode(), process_set_id, root_rank, buffer, size))
+    return buffer.raw
+
+
+def allgather_bytes(name: str, process_set_id: int, data: bytes) -> list[bytes]:
+    """Returns what each member gives as ``data``, in the order of the members; waits for them.
+
+    Raises:
+        ValueError, HorovodInternalError: as ``broadcast_bytes``.
+    """
+    gathered = ctypes.c_void_p()
+    sizes = ctypes.POINTER(ctypes.c_int64)()
+    members = ctypes.c_int32()
+    _check(
+        _engine().compat_hvd_allgather_bytes(
+            name.encode(),
+            process_set_id,
+            data,
+            len(data),
+            ctypes.byref(gathered),
+            ctypes.byref(sizes),
+            ctypes.byref(members),
+        )
+    )
+    parts, start = [], gathered.value or 0
+    for size in sizes[: members.value]:
+        parts.append(ctypes.string_at(start, size))
+        start += size
+    return parts
+
+
+def add_process_set(ranks: Sequence[int]) -> int:
+    """Registers a process set and returns its id; every rank of the world calls it with the same ranks.
+
+    Raises:
+        ValueError: the ranks disagree, or the set exists already.
+        HorovodInternalError: a rank failed or left.
+    """
+    identity = ctypes.c_int64(-1)
+    array = (ctypes.c_int64 * max(len(ranks), 1))(*ranks)
+    _check(_engine().compat_hvd_add_process_set(array, len(ranks), ctypes.byref(identity)))
+    return identity.value
+
+
+def remove_process_set(process_set_id: int) -> None:
+    """Takes a process set away; every rank of the world calls it. Raises as ``add_process_set``."""
+    _check(_engine().compat_hvd_remove_process_set(process_set_id))

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "blocking.h"
 #include "runtime.h"
 
 using namespace compat_hvd;
@@ -16,6 +17,19 @@ int64_t nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9)
 std::unique_ptr<SharedNodeMemory>& memory_to_be() {
   static auto* memory = new std::unique_ptr<SharedNodeMemory>;
   return *memory;
+}
+
+// What allgather_bytes has gathered for this thread, until it asks for more.
+struct Gathered {
+  std::string bytes;
+  std::vector<int64_t> sizes;
+};
+thread_local Gathered gathered;
+
+// Returns the code and remembers the message.
+int32_t outcome(const Status& status) {
+  last_error = status.message;
+  return static_cast<int32_t>(status.code);
 }
 
 }  // namespace
@@ -99,6 +113,36 @@ void compat_hvd_goodbye() {
 // See Runtime::fail.
 void compat_hvd_fail(const char* text) {
   if (auto runtime = Runtime::current()) runtime->fail(text);
+}
+
+// The following wait for the other members. They return a code of status.h; the message is the last error.
+
+int32_t compat_hvd_broadcast_bytes(const char* name, int32_t process_set, int32_t root, char* data, int64_t size) {
+  return outcome(broadcast_bytes(name, process_set, root, data, static_cast<size_t>(size)));
+}
+
+// `bytes` and `sizes` (one for each member) are valid until this thread calls the function again.
+int32_t compat_hvd_allgather_bytes(const char* name, int32_t process_set, const char* data, int64_t size,
+                                   const char** bytes, const int64_t** sizes, int32_t* members) {
+  gathered = {};
+  const int32_t code =
+      outcome(allgather_bytes(name, process_set, data, static_cast<size_t>(size), &gathered.bytes, &gathered.sizes));
+  *bytes = gathered.bytes.data();
+  *sizes = gathered.sizes.data();
+  *members = static_cast<int32_t>(gathered.sizes.size());
+  return code;
+}
+
+// Registers a process set of the given ranks; `id` receives its id.
+int32_t compat_hvd_add_process_set(const int64_t* ranks, int32_t count, int64_t* id) {
+  std::vector<int64_t> results;
+  const int32_t code = outcome(change_process_sets(Collective::kAddProcessSet, {ranks, ranks + count}, &results));
+  if (!results.empty()) *id = results[0];
+  return code;
+}
+
+int32_t compat_hvd_remove_process_set(int64_t id) {
+  return outcome(change_process_sets(Collective::kRemoveProcessSet, {id}, nullptr));
 }
 
 }  // extern "C"

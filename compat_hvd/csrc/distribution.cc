@@ -185,6 +185,7 @@ std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Respons
     const std::vector<int64_t>& rows = response.sizes[e];
     const size_t row = entry.request.row_bytes();
     const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    entry.results = rows;
     entry.output = entry.allocate(total);
     if (!entry.output && total * row > 0) *error = no_memory(entry.request, total);
     char* at = entry.output;

@@ -18,7 +18,8 @@ struct Entry {
   // Allgather, alltoall, reducescatter: gives the output once its first dimension is known, nullptr when there is no
   // memory.
   std::function<char*(int64_t first_dimension)> allocate;
-  // Before done. Alltoall: rows received from each member. Join: the last rank to join. Adding a process set: its id.
+  // Before done. Allgather, alltoall: rows received from each member. Join: the last rank to join. Adding a process
+  // set: its id.
   std::vector<int64_t> results;
   // Called exactly once, from no thread of the engine's that others depend on.
   std::function<void(const Status&)> done;

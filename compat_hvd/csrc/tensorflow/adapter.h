@@ -1,6 +1,7 @@
 // Between TensorFlow's C API and the engine: scoped handles, attributes, and the completion of an asynchronous kernel.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,9 +36,9 @@ class TfStatus {
 
 // What a kernel reads from its node when it is made.
 struct Attributes {
-  int64_t reduce_op = 1, root_rank = -1, process_set_id = 0;
+  int64_t reduce_op = 1, root_rank = -1, process_set_id = 0, num_tensors = 1;
   double prescale = 1.0, postscale = 1.0;
-  bool ignore_name_scope = false;
+  bool ignore_name_scope = false, grouped = false;
   std::string tensor_name;
 };
 
@@ -55,32 +56,53 @@ class AttributeReader {
   TF_OpKernelConstruction* construction_;
 };
 
-// One run of an asynchronous kernel. `finish` must be called exactly once; the object keeps what the run holds until
-// then.
+// One run of an asynchronous kernel, of one tensor or of a group of them. It keeps what the run holds until the last
+// entry is done; the first error by position is that of the run.
 class KernelRun : public std::enable_shared_from_this<KernelRun> {
  public:
+  using Results = std::function<void(const std::vector<int64_t>&)>;
+
   // Takes `done` over: it points at a std::function on the caller's stack, which is gone when the kernel function
   // returns.
-  KernelRun(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
-      : context_(context), done_(std::move(*reinterpret_cast<std::function<void()>*>(done))) {}
+  KernelRun(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done, int tensors = 1)
+      : context_(context),
+        done_(std::move(*reinterpret_cast<std::function<void()>*>(done))),
+        tensors_(tensors),
+        inputs_(tensors),
+        outputs_(tensors),
+        statuses_(tensors),
+        unfinished_(tensors) {}
 
-  // Fills in what identifies the entry.
-  void describe(const Attributes& attributes, Entry* entry) const;
-  // Also fills in dtype and shape, takes the input and, with `forward`, an output of the same shape. False when that
-  // failed: the run is finished then.
-  bool begin(const Attributes& attributes, bool forward, Entry* entry);
-  // An entry whose output is allocated when its first dimension is known.
-  char* allocate(int64_t first_dimension, const Request& request);
-  void finish(const Status& status);
-  // Submits the entry to the engine of this process.
+  // The entry of the tensor at `position`, without a tensor. A fault becomes the entry's error, so that the other ranks
+  // learn of it too.
+  std::unique_ptr<Entry> entry(const Attributes& attributes, Collective collective, int position = 0) const;
+  // Adds the input with its dtype and shape, and an output of the same shape.
+  void add_tensors(Entry* entry, int position = 0);
+  // Adds the input; the output is allocated when its first dimension is known.
+  void add_input(Entry* entry, int position = 0);
+  // Reads a second input, a list of int32.
+  void read_sizes(Entry* entry, int input);
+  // Called with the entry's results when it has ended well.
+  void on_results(Results results) { results_ = std::move(results); }
+  void output_integers(int output, const std::vector<int64_t>& values, bool scalar);
+  // Submits the entries, one for each tensor, to the engine of this process.
+  void submit(std::vector<std::unique_ptr<Entry>> entries);
   void submit(std::unique_ptr<Entry> entry);
 
  private:
-  std::string name(const Attributes& attributes) const;
+  std::string name(const Attributes& attributes, int position) const;
+  void take_input(Entry* entry, int position);
+  char* allocate(int position, int64_t first_dimension, const Request& request);
+  void complete(int position, const Status& status, const std::vector<int64_t>& results);
+  void finish(const Status& status);
 
   TF_OpKernelContext* context_;
   std::function<void()> done_;
-  Tensor input_, output_;
+  int tensors_;
+  std::vector<Tensor> inputs_, outputs_;
+  std::vector<Status> statuses_;
+  std::atomic<int> unfinished_;
+  Results results_;
 };
 
 Status not_initialized();

@@ -76,6 +76,7 @@ void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
 
 TF_ShapeHandle* TF_NewShapeHandle();
 void TF_DeleteShapeHandle(TF_ShapeHandle*);
+int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext*);
 void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
 int TF_ShapeInferenceContextRankKnown(TF_ShapeInferenceContext*, TF_ShapeHandle*);

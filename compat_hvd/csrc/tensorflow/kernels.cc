@@ -11,14 +11,6 @@ namespace {
 
 using Done = TF_AsyncOpKernelDoneCallback*;
 
-template <typename Read>
-void* create(TF_OpKernelConstruction* construction, const Read& read) {
-  auto* attributes = new Attributes;
-  AttributeReader reader(construction);
-  read(&reader, attributes);
-  return attributes;
-}
-
 void read_common(AttributeReader* reader, Attributes* attributes) {
   attributes->process_set_id = reader->integer("process_set_id");
   attributes->tensor_name = reader->text("tensor_name");
@@ -31,77 +23,81 @@ void read_named(AttributeReader* reader, Attributes* attributes) {
 
 void destroy(void* attributes) { delete static_cast<Attributes*>(attributes); }
 
+void read_reduction(AttributeReader* reader, Attributes* attributes) {
+  read_named(reader, attributes);
+  attributes->reduce_op = reader->integer("reduce_op");
+  attributes->prescale = reader->factor("prescale_factor", "prescale_bits");
+  attributes->postscale = reader->factor("postscale_factor", "postscale_bits");
+}
+
+void read_broadcast(AttributeReader* reader, Attributes* attributes) {
+  read_named(reader, attributes);
+  attributes->root_rank = reader->integer("root_rank");
+}
+
+template <void (*read)(AttributeReader*, Attributes*)>
+void read_group(AttributeReader* reader, Attributes* attributes) {
+  read(reader, attributes);
+  attributes->grouped = true;
+  attributes->num_tensors = reader->integer("num_tensors");
+}
+
+template <void (*read)(AttributeReader*, Attributes*)>
+void* create(TF_OpKernelConstruction* construction) {
+  auto* attributes = new Attributes;
+  AttributeReader reader(construction);
+  read(&reader, attributes);
+  return attributes;
+}
+
 // ---- Collectives ----
 
-void* create_allreduce(TF_OpKernelConstruction* construction) {
-  return create(construction, [](AttributeReader* reader, Attributes* attributes) {
-    read_named(reader, attributes);
-    attributes->reduce_op = reader->integer("reduce_op");
-    attributes->prescale = reader->factor("prescale_factor", "prescale_bits");
-    attributes->postscale = reader->factor("postscale_factor", "postscale_bits");
-  });
-}
-
-void allreduce(void* kernel, TF_OpKernelContext* context, Done done) {
+// One or, with num_tensors, several tensors. `in_place` tells that outputs have the shapes of the inputs.
+template <Collective collective, bool in_place>
+void run_tensors(void* kernel, TF_OpKernelContext* context, Done done) {
   const auto& attributes = *static_cast<Attributes*>(kernel);
+  const int tensors = static_cast<int>(attributes.num_tensors);
+  auto run = std::make_shared<KernelRun>(context, done, tensors);
+  std::vector<std::unique_ptr<Entry>> entries;
+  for (int i = 0; i < tensors; ++i) {
+    entries.push_back(run->entry(attributes, collective, i));
+    if (in_place) {
+      run->add_tensors(entries.back().get(), i);
+    } else {
+      run->add_input(entries.back().get(), i);
+    }
+  }
+  run->submit(std::move(entries));
+}
+
+void run_alltoall(void* kernel, TF_OpKernelContext* context, Done done) {
   auto run = std::make_shared<KernelRun>(context, done);
-  auto entry = std::make_unique<Entry>();
-  if (!run->begin(attributes, true, entry.get())) return;
-  entry->request.collective = Collective::kAllreduce;
-  entry->request.op = static_cast<ReduceOp>(attributes.reduce_op);
-  entry->request.prescale = attributes.prescale;
-  entry->request.postscale = attributes.postscale;
+  auto entry = run->entry(*static_cast<Attributes*>(kernel), Collective::kAlltoall);
+  run->add_input(entry.get());
+  run->read_sizes(entry.get(), 1);
+  run->on_results([run = run.get()](const std::vector<int64_t>& rows) { run->output_integers(1, rows, false); });
   run->submit(std::move(entry));
 }
 
-void* create_allgather(TF_OpKernelConstruction* construction) { return create(construction, read_named); }
-
-void allgather(void* kernel, TF_OpKernelContext* context, Done done) {
+void run_barrier(void* kernel, TF_OpKernelContext* context, Done done) {
   auto run = std::make_shared<KernelRun>(context, done);
-  auto entry = std::make_unique<Entry>();
-  if (!run->begin(*static_cast<Attributes*>(kernel), false, entry.get())) return;
-  entry->request.collective = Collective::kAllgather;
-  Entry* raw = entry.get();
-  // The entry owns this function, and done keeps the run.
-  entry->allocate = [run = run.get(), raw](int64_t rows) { return run->allocate(rows, raw->request); };
-  run->submit(std::move(entry));
+  run->submit(run->entry(*static_cast<Attributes*>(kernel), Collective::kBarrier));
 }
 
-void* create_broadcast(TF_OpKernelConstruction* construction) {
-  return create(construction, [](AttributeReader* reader, Attributes* attributes) {
-    read_named(reader, attributes);
-    attributes->root_rank = reader->integer("root_rank");
-  });
-}
-
-void broadcast(void* kernel, TF_OpKernelContext* context, Done done) {
-  const auto& attributes = *static_cast<Attributes*>(kernel);
+void run_join(void* kernel, TF_OpKernelContext* context, Done done) {
   auto run = std::make_shared<KernelRun>(context, done);
-  auto entry = std::make_unique<Entry>();
-  if (!run->begin(attributes, true, entry.get())) return;
-  entry->request.collective = Collective::kBroadcast;
-  entry->request.root = static_cast<int32_t>(attributes.root_rank);
-  run->submit(std::move(entry));
-}
-
-void* create_barrier(TF_OpKernelConstruction* construction) { return create(construction, read_common); }
-
-void barrier(void* kernel, TF_OpKernelContext* context, Done done) {
-  auto run = std::make_shared<KernelRun>(context, done);
-  auto entry = std::make_unique<Entry>();
-  run->describe(*static_cast<Attributes*>(kernel), entry.get());
-  entry->request.collective = Collective::kBarrier;
+  auto entry = run->entry(*static_cast<Attributes*>(kernel), Collective::kJoin);
+  entry->request.name = "join.noname";
+  run->on_results([run = run.get()](const std::vector<int64_t>& last) { run->output_integers(0, last, true); });
   run->submit(std::move(entry));
 }
 
 // ---- Identity ----
 
-void* create_identity(TF_OpKernelConstruction*) { return new Attributes; }
+void read_nothing(AttributeReader*, Attributes*) {}
 
-void* create_identity_of_set(TF_OpKernelConstruction* construction) {
-  return create(construction, [](AttributeReader* reader, Attributes* attributes) {
-    attributes->process_set_id = reader->integer("process_set_id");
-  });
+void read_set(AttributeReader* reader, Attributes* attributes) {
+  attributes->process_set_id = reader->integer("process_set_id");
 }
 
 void output_integer(TF_OpKernelContext* context, const Status& status, int32_t value) {
@@ -178,15 +174,27 @@ void identity_kernel(const char* op, Create create_function, void (*compute)(voi
 }
 
 __attribute__((constructor)) void register_all() {
-  collective_kernel("HorovodAllreduce", create_allreduce, allreduce, {"tensor", "sum"});
-  collective_kernel("HorovodAllgather", create_allgather, allgather, {"tensor", "output"});
-  collective_kernel("HorovodBroadcast", create_broadcast, broadcast, {"tensor", "output"});
-  collective_kernel("HorovodBarrier", create_barrier, barrier, {});
-  identity_kernel("HorovodSize", create_identity_of_set, size, "size");
-  identity_kernel("HorovodLocalSize", create_identity, local_size, "local_size");
-  identity_kernel("HorovodRank", create_identity, rank, "rank");
-  identity_kernel("HorovodLocalRank", create_identity, local_rank, "local_rank");
-  identity_kernel("HorovodProcessSetIncluded", create_identity_of_set, included, "included");
+  using C = Collective;
+  collective_kernel("HorovodAllreduce", create<read_reduction>, run_tensors<C::kAllreduce, true>, {"tensor", "sum"});
+  collective_kernel("HorovodGroupedAllreduce", create<read_group<read_reduction>>, run_tensors<C::kAllreduce, true>,
+                    {"tensors", "sum"});
+  collective_kernel("HorovodAllgather", create<read_named>, run_tensors<C::kAllgather, false>, {"tensor", "output"});
+  collective_kernel("HorovodGroupedAllgather", create<read_group<read_named>>, run_tensors<C::kAllgather, false>,
+                    {"tensors", "outputs"});
+  collective_kernel("HorovodReducescatter", create<read_reduction>, run_tensors<C::kReducescatter, false>,
+                    {"tensor", "output"});
+  collective_kernel("HorovodGroupedReducescatter", create<read_group<read_reduction>>,
+                    run_tensors<C::kReducescatter, false>, {"tensors", "outputs"});
+  collective_kernel("HorovodBroadcast", create<read_broadcast>, run_tensors<C::kBroadcast, true>, {"tensor", "output"});
+  collective_kernel("HorovodAlltoall", create<read_named>, run_alltoall,
+                    {"tensor", "splits", "output", "received_splits"});
+  collective_kernel("HorovodBarrier", create<read_common>, run_barrier, {});
+  collective_kernel("HorovodJoin", create<read_nothing>, run_join, {"output"});
+  identity_kernel("HorovodSize", create<read_set>, size, "size");
+  identity_kernel("HorovodLocalSize", create<read_nothing>, local_size, "local_size");
+  identity_kernel("HorovodRank", create<read_nothing>, rank, "rank");
+  identity_kernel("HorovodLocalRank", create<read_nothing>, local_rank, "local_rank");
+  identity_kernel("HorovodProcessSetIncluded", create<read_set>, included, "included");
 }
 
 }  // namespace

@@ -25,26 +25,44 @@ class Shape {
   TF_ShapeHandle* handle_;
 };
 
-void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  Shape shape;
-  TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
-  if (TF_GetCode(status) == 0) TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
+void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const int64_t tensors = TF_ShapeInferenceContextNumInputs(context);
+  for (int i = 0; i < tensors && TF_GetCode(status) == 0; ++i) {
+    Shape shape;
+    TF_ShapeInferenceContextGetInput(context, i, shape.get(), status);
+    if (TF_GetCode(status) == 0) TF_ShapeInferenceContextSetOutput(context, i, shape.get(), status);
+  }
 }
 
-// The first dimension is the sum over ranks, which nobody knows yet.
-void gathered_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+// The first dimension depends on other ranks, or on which rank this is.
+void other_rows(TF_ShapeInferenceContext* context, int tensor, TF_Status* status) {
   Shape shape, checked, rest, result;
-  TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
+  TF_ShapeInferenceContextGetInput(context, tensor, shape.get(), status);
   if (TF_GetCode(status) != 0) return;
-  if (!TF_ShapeInferenceContextRankKnown(context, shape.get()))
-    return TF_ShapeInferenceContextSetUnknownShape(context, status);
+  // An output whose shape is not set has an unknown one.
+  if (!TF_ShapeInferenceContextRankKnown(context, shape.get())) return;
   TF_ShapeInferenceContextWithRankAtLeast(context, shape.get(), 1, checked.get(), status);
   if (TF_GetCode(status) != 0) return;
   TF_ShapeInferenceContextSubshape(context, checked.get(), 1, INT64_MAX, rest.get(), status);
   if (TF_GetCode(status) != 0) return;
   Shape unknown(TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
   TF_ShapeInferenceContextConcatenateShapes(context, unknown.get(), rest.get(), result.get(), status);
-  if (TF_GetCode(status) == 0) TF_ShapeInferenceContextSetOutput(context, 0, result.get(), status);
+  if (TF_GetCode(status) == 0) TF_ShapeInferenceContextSetOutput(context, tensor, result.get(), status);
+}
+
+void other_rows_of_all(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+  const int64_t tensors = TF_ShapeInferenceContextNumInputs(context);
+  for (int i = 0; i < tensors && TF_GetCode(status) == 0; ++i) other_rows(context, i, status);
+}
+
+// Two outputs: the rows, and how many came from each member.
+void alltoall_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+  if (TF_GetCode(status) == 0) other_rows(context, 0, status);
+  if (TF_GetCode(status) != 0) return;
+  Shape unknown(TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
+  TF_ShapeInferenceContextSetOutput(context, 1, unknown.get(), status);
 }
 
 void scalar_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
@@ -57,16 +75,15 @@ void no_shape(TF_ShapeInferenceContext*, TF_Status*) {}
 struct Operation {
   const char* name;
   std::initializer_list<const char*> attributes;
-  const char* input;
-  const char* output;
+  std::initializer_list<const char*> inputs, outputs;
   void (*shape)(TF_ShapeInferenceContext*, TF_Status*);
 };
 
 void define(const Operation& operation) {
   TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(operation.name);
   for (const char* attribute : operation.attributes) TF_OpDefinitionBuilderAddAttr(builder, attribute);
-  if (operation.input) TF_OpDefinitionBuilderAddInput(builder, operation.input);
-  if (operation.output) TF_OpDefinitionBuilderAddOutput(builder, operation.output);
+  for (const char* input : operation.inputs) TF_OpDefinitionBuilderAddInput(builder, input);
+  for (const char* output : operation.outputs) TF_OpDefinitionBuilderAddOutput(builder, output);
   TF_OpDefinitionBuilderSetIsStateful(builder, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, operation.shape);
   TF_Status* status = TF_NewStatus();
@@ -77,23 +94,58 @@ void define(const Operation& operation) {
 
 constexpr char kScope[] = "ignore_name_scope: bool = false";
 constexpr char kSet[] = "process_set_id: int = 0";
+constexpr char kCount[] = "num_tensors: int >= 1";
+constexpr char kOp[] = "reduce_op: int";
+constexpr char kPrescale[] = "prescale_factor: float";
+constexpr char kPostscale[] = "postscale_factor: float";
+// Of our own: the name that ranks agree on, and the exact bits of factors that a float would round.
 constexpr char kName[] = "tensor_name: string = ''";
+constexpr char kPrescaleBits[] = "prescale_bits: int = 0";
+constexpr char kPostscaleBits[] = "postscale_bits: int = 0";
 
 __attribute__((constructor)) void define_all() {
-  define({"HorovodAllreduce",
-          {kReducible, "reduce_op: int", "prescale_factor: float", "postscale_factor: float", kScope, kSet, kName,
-           "prescale_bits: int = 0", "postscale_bits: int = 0"},
-          "tensor: T",
-          "sum: T",
-          same_shape});
-  define({"HorovodAllgather", {kMovable, kScope, kSet, kName}, "tensor: T", "output: T", gathered_shape});
-  define({"HorovodBroadcast", {kMovable, "root_rank: int", kScope, kSet, kName}, "tensor: T", "output: T", same_shape});
-  define({"HorovodBarrier", {kSet, kName}, nullptr, nullptr, no_shape});
-  define({"HorovodSize", {kSet}, nullptr, "size: int32", scalar_shape});
-  define({"HorovodLocalSize", {}, nullptr, "local_size: int32", scalar_shape});
-  define({"HorovodRank", {}, nullptr, "rank: int32", scalar_shape});
-  define({"HorovodLocalRank", {}, nullptr, "local_rank: int32", scalar_shape});
-  define({"HorovodProcessSetIncluded", {kSet}, nullptr, "included: int32", scalar_shape});
+  const auto reduction = [](const char* name, bool group, const char* input, const char* output, auto shape) {
+    if (group) {
+      define({name,
+              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits, kCount},
+              {input},
+              {output},
+              shape});
+    } else {
+      define({name,
+              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits},
+              {input},
+              {output},
+              shape});
+    }
+  };
+  reduction("HorovodAllreduce", false, "tensor: T", "sum: T", same_shapes);
+  reduction("HorovodGroupedAllreduce", true, "tensors: num_tensors*T", "sum: num_tensors*T", same_shapes);
+  reduction("HorovodReducescatter", false, "tensor: T", "output: T", other_rows_of_all);
+  reduction("HorovodGroupedReducescatter", true, "tensors: num_tensors*T", "outputs: num_tensors*T", other_rows_of_all);
+  define({"HorovodAllgather", {kMovable, kScope, kSet, kName}, {"tensor: T"}, {"output: T"}, other_rows_of_all});
+  define({"HorovodGroupedAllgather",
+          {kMovable, kScope, kSet, kName, kCount},
+          {"tensors: num_tensors*T"},
+          {"outputs: num_tensors*T"},
+          other_rows_of_all});
+  define({"HorovodBroadcast",
+          {kMovable, "root_rank: int", kScope, kSet, kName},
+          {"tensor: T"},
+          {"output: T"},
+          same_shapes});
+  define({"HorovodAlltoall",
+          {kMovable, kScope, kSet, kName},
+          {"tensor: T", "splits: int32"},
+          {"output: T", "received_splits: int32"},
+          alltoall_shape});
+  define({"HorovodBarrier", {kSet, kName}, {}, {}, no_shape});
+  define({"HorovodJoin", {}, {}, {"output: int32"}, scalar_shape});
+  define({"HorovodSize", {kSet}, {}, {"size: int32"}, scalar_shape});
+  define({"HorovodLocalSize", {}, {}, {"local_size: int32"}, scalar_shape});
+  define({"HorovodRank", {}, {}, {"rank: int32"}, scalar_shape});
+  define({"HorovodLocalRank", {}, {}, {"local_rank: int32"}, scalar_shape});
+  define({"HorovodProcessSetIncluded", {kSet}, {}, {"included: int32"}, scalar_shape});
 }
 
 }  // namespace
