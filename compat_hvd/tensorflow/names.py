@@ -17,8 +17,8 @@ import tensorflow as tf
 _CONTROL_FLOW_GRAPHS = frozenset(["CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph"])
 
 # Keyed weakly: a graph that the user drops must not be kept alive by its names.
-_agreed_in: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-_owners_in: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_agreed_in: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
+_owners_in: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
 
 class CollectiveName(NamedTuple):
@@ -33,13 +33,15 @@ def normalized(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
-def _claim(name: str, taken: set[str]) -> str:
-    """Adds ``name``, or ``name_1``, ``name_2``, … if it is taken, to ``taken`` and returns it."""
-    candidate, number = name, 0
+def _claim(name: str, taken: dict[str, int]) -> str:
+    """Returns ``name``, or ``name_1``, ``name_2``, … if it is taken; ``taken`` holds the next number for each name."""
+    number = taken.get(name, 0)
+    candidate = f"{name}_{number}" if number else name
     while candidate in taken:
         number += 1
         candidate = f"{name}_{number}"
-    taken.add(candidate)
+    taken[candidate] = 1
+    taken[name] = number + 1
     return candidate
 
 
@@ -71,12 +73,12 @@ def collective_name(
         return CollectiveName(name, agreed)
     scope = "" if ignore_name_scope else tf.compat.v1.get_default_graph().get_name_scope()
     base = f"{scope}/{name}" if scope else name
-    return CollectiveName(name, _claim(base, _agreed_in.setdefault(counting_graph(), set())))
+    return CollectiveName(name, _claim(base, _agreed_in.setdefault(counting_graph(), {})))
 
 
 def variable_names(variables: Iterable[Any]) -> list[str]:
     """Names of variables without ``:0``, made different where several have the same (possible in eager mode)."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     return [_claim(getattr(variable, "path", variable.name).split(":")[0], taken) for variable in variables]
 
 
@@ -98,7 +100,7 @@ class GradientScope:
             return self._owner
         graph = counting_graph()
         if graph not in self._prefix_in:
-            self._prefix_in[graph] = _claim(self._owner, _owners_in.setdefault(graph, set()))
+            self._prefix_in[graph] = _claim(self._owner, _owners_in.setdefault(graph, {}))
         call = self._calls_in.get(graph, 0)
         self._calls_in[graph] = call + 1
         return f"{self._prefix_in[graph]}/{call}"
