@@ -10,19 +10,21 @@ from compat_hvd.common.process_sets import ProcessSet
 
 _place: bootstrap.Place | None = None
 _comm: Any = None
-_sets: Sequence[ProcessSet] = ()
 
 
 def init(
     comm: Sequence[int] | Any | None = None,
-    process_sets: Sequence[ProcessSet | Sequence[int]] | None = None,
+    process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None,
 ) -> None:
-    """Forms the world and starts the engine. Collective over the ranks that take part; a second call does nothing.
+    """Forms the world and starts the engine. Collective over the ranks that take part.
+
+    A second call only adds process sets.
 
     Args:
         comm: None for all ranks of MPI_COMM_WORLD, a list of its ranks, or an mpi4py communicator; a duplicate of it
             is used.
-        process_sets: list of ProcessSet, or of lists of ranks; the same on all ranks.
+        process_sets: list of ProcessSet, or of lists of ranks, the same on all ranks; sets given by communicators may
+            differ. "dynamic", which Horovod needs before ``add_process_set``, is accepted and changes nothing.
 
     Raises:
         ValueError: this rank is not in ``comm``, the list or the sets are not valid, the ranks disagree, or the
@@ -30,8 +32,11 @@ def init(
         ImportError: mpi4py or an MPI library is missing.
         HorovodInternalError: the ranks could not be connected.
     """
-    global _place, _comm, _sets
+    global _place, _comm
     if native.running():
+        for process_set in table.as_process_sets(process_sets):
+            if process_set.process_set_id not in table.ids_and_ranks():
+                table.add_process_set(process_set)
         return
     if _place is not None:
         raise ValueError(
@@ -41,11 +46,11 @@ def init(
     mpi.start()
     ending.watch()
     chosen = _communicator(comm)
-    sets = table.resolve(process_sets, chosen.Get_size())
+    sets = table.as_process_sets(process_sets)
     _comm = mpi.dup(chosen)
-    _place = bootstrap.form_world(_comm, [process_set.ranks or [] for process_set in sets])
-    table.register(sets, _place.size)
-    _sets = sets
+    groups = table.resolve(sets, _comm)
+    _place = bootstrap.form_world(_comm, groups)
+    table.register(sets, groups, _place.size)
 
 
 def _communicator(comm: Sequence[int] | Any | None) -> Any:
@@ -70,14 +75,14 @@ def _communicator(comm: Sequence[int] | Any | None) -> Any:
 
 def shutdown() -> None:
     """Ends the engine: returns when every rank has called it or ended. ``init`` may be called again afterwards."""
-    global _place, _comm, _sets
+    global _place, _comm
     if not native.running():
         return
     native.goodbye()
     ending.mark_orderly()
-    table.unregister(_sets)
+    table.unregister_all()
     _comm.Free()
-    _place, _comm, _sets = None, None, ()
+    _place, _comm = None, None
 
 
 def is_initialized() -> bool:

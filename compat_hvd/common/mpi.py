@@ -260,6 +260,23 @@ def split_shared(comm: Any) -> Any:
     return comm.Split_type(_load().COMM_TYPE_SHARED, comm.Get_rank())
 
 
+def ranks_within(part: Any, whole: Any) -> list[int]:
+    """Returns the ranks that the members of ``part`` have in ``whole``, in the order of ``part``.
+
+    Raises:
+        ValueError: a member of ``part`` is none of ``whole``.
+    """
+    mine, others = part.Get_group(), whole.Get_group()
+    try:
+        ranks = [int(rank) for rank in mine.Translate_ranks(list(range(mine.Get_size())), others)]
+    finally:
+        mine.Free()
+        others.Free()
+    if _load().UNDEFINED in ranks:
+        raise ValueError("a process set's communicator has members that are not part of this world")
+    return ranks
+
+
 def from_ranks(ranks: Sequence[int]) -> Any:
     """Returns the communicator of the world ranks ``ranks``, numbered in that order, or None for an outsider.
 

@@ -46,7 +46,7 @@ class Coordinator {
   // Forms responses from what is ready. While `busy` (rank 0 is executing), what rank 0 takes part in waits, so that it
   // is fused with whatever becomes ready meanwhile.
   void respond(bool busy);
-  // Looks for collectives that wait too long. `now` is in nanoseconds; calls may be as frequent as one likes.
+  // Tells the time in nanoseconds, before anything is received, and looks for collectives that wait too long.
   void inspect(int64_t now);
   // A rank has ended without leaving in an orderly way.
   void dead(int rank, const std::string& how);

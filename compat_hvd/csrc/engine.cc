@@ -127,11 +127,12 @@ Status Engine::fatal() const {
 
 bool Engine::step() {
   const int64_t now = options_.now();
+  if (coordinator_) coordinator_->inspect(now);
   bool moved = take_inbox();
   moved |= control_.step(
       now, [this](const UpMessage& message) { coordinator_->receive(message); },
       [this](const DownMessage& message) { receive(message); });
-  moved |= coordinate(now);
+  moved |= coordinate();
   moved |= execute();
   if (now >= next_watch_) watch(now);
   return moved;
@@ -264,9 +265,8 @@ void Engine::update_sets(Collective collective, const ExecuteItem& item) {
   }
 }
 
-bool Engine::coordinate(int64_t now) {
+bool Engine::coordinate() {
   if (!coordinator_) return false;
-  coordinator_->inspect(now);
   coordinator_->respond(!responses_.empty());
   const std::vector<Coordinator::Outgoing> messages = coordinator_->take();
   for (const Coordinator::Outgoing& out : messages) control_.send_down(out.destination, out.message);

@@ -75,7 +75,7 @@ class Engine {
   void enqueue(const DownMessage& message);
   void update_cache(const DownMessage& message, const ExecuteItem& item, const Request& request);
   void update_sets(Collective collective, const ExecuteItem& item);
-  bool coordinate(int64_t now);
+  bool coordinate();
   bool execute();
   void finish_response();
   void watch(int64_t now);

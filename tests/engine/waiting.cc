@@ -40,6 +40,7 @@ void stall_limit() {
   CoordinatorOptions options;
   options.stall = {5 * kSecond, 20 * kSecond, 0};
   World world({{2, 1}, 256, 1, options, {}});
+  world.advance(1000 * kSecond);  // clocks do not start at zero
   auto waiting = one(&world, 0, "x");
   pass(&world, 19);
   CHECK(!waiting->done);
