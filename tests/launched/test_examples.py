@@ -64,7 +64,10 @@ def test_two_ranks_train_as_one_process_on_the_whole_batch(script, tmp_path):
         np.testing.assert_allclose(first[name], single[name], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "adagrad"])
+LESS_USED = [pytest.param(name, marks=pytest.mark.long) for name in ("rmsprop", "adagrad")]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", *LESS_USED])
 def test_other_optimizers_keep_the_ranks_equal(optimizer, tmp_path):
     arguments = ["--optimizer", optimizer, "--steps", 10, "--save-weights", tmp_path / "rank{rank}.npz"]
     train("mnist_session.py", *arguments)
