@@ -8,7 +8,7 @@ RUN := $(BIN)/compat-hvdrun
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo venv native test test-single test-parallel test-node-split test-launched test-long lint wheel test-matrix clean
+.PHONY: demo venv native test test-single test-parallel test-node-split test-launched sanitize test-long lint wheel test-matrix clean
 
 demo: native
 	TF_ENABLE_ONEDNN_OPTS=0 $(RUN) -np 2 -- $(BIN)/python legacy_examples/mnist_session.py
@@ -41,6 +41,10 @@ test-node-split-%: native
 
 test-launched: native
 	$(PYTEST) tests/launched
+
+# The engine's C++ tests under the sanitizers; part of test-long.
+sanitize: native
+	$(BIN)/python -m pytest -m long tests/engine
 
 test-long: native
 	$(BIN)/python -m pytest -m long tests

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "agreement.h"
+#include "fusion.h"
 
 namespace compat_hvd {
 namespace {
@@ -24,15 +25,6 @@ bool cacheable(Collective collective) {
     default:
       return false;
   }
-}
-
-// Bytes that a response carries for `n`.
-size_t bytes_of(const Negotiation& n) {
-  const Request& request = n.any_request();
-  if (request.collective != Collective::kAllgather) return request.bytes();
-  int64_t rows = 0;
-  for (int i : n.positions()) rows += n.submissions[i].variable_part[0];
-  return static_cast<size_t>(rows) * request.row_bytes();
 }
 
 }  // namespace
@@ -285,48 +277,16 @@ void Coordinator::dead(int rank, const std::string& how) {
 
 // ---- Responses ----
 
-bool Coordinator::can_fuse(const Negotiation& first, const Negotiation& other) const {
-  if (first.set != other.set) return false;
-  const Request& a = first.any_request();
-  const Request& b = other.any_request();
-  if (a.collective != b.collective) return false;
-  if (!(first.all_present() && other.all_present()) && first.positions() != other.positions()) return false;
-  switch (a.collective) {
-    case Collective::kAllreduce:
-    case Collective::kReducescatter:
-      return a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale;
-    case Collective::kBroadcast:
-      return a.root == b.root;
-    case Collective::kAllgather:
-      return true;
-    default:
-      return false;
-  }
-}
-
 void Coordinator::respond(bool busy) {
   for (size_t at = 0; at < ready_.size();) {
-    Negotiation* first = ready_[at];
-    if (busy && first->set->contains(0)) {
+    const ProcessSetPointer set = ready_[at]->set;
+    if (busy && set->contains(0)) {
       ++at;
       continue;
     }
-    std::vector<Negotiation*> group{first};
-    ready_.erase(ready_.begin() + at);
-    size_t bytes = bytes_of(*first);
-    for (size_t next = at; next < ready_.size() && bytes < options_.fusion_threshold;) {
-      const size_t more = bytes_of(*ready_[next]);
-      if (can_fuse(*first, *ready_[next]) && bytes + more <= options_.fusion_threshold) {
-        bytes += more;
-        group.push_back(ready_[next]);
-        ready_.erase(ready_.begin() + next);
-      } else {
-        ++next;
-      }
-    }
-    // Once rank 0 has something to execute, the rest of what it takes part in gathers for the next response.
-    busy = busy || first->set->contains(0);
-    execute(group);
+    execute(take_group(&ready_, at, options_.fusion_threshold));
+    // Now rank 0 has something to execute: the rest of what it takes part in gathers for the next response.
+    busy = busy || set->contains(0);
   }
 }
 

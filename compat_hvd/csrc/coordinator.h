@@ -75,7 +75,6 @@ class Coordinator {
   Status departure(int rank, const Negotiation& n) const;
 
   // Responses
-  bool can_fuse(const Negotiation& first, const Negotiation& other) const;
   void execute(const std::vector<Negotiation*>& group);
   ExecuteItem item_for(const Negotiation& n);
   void update_cache(Negotiation* n, DownMessage* message, std::vector<Negotiation*>* touched);

@@ -197,7 +197,7 @@ void failure() {
 void death(const std::vector<int>& split, int victim) {
   World world({split, 256, 1, {}, {}});
   good_round(&world, "x");
-  world.node_of(victim).dead_[victim] = true;
+  world.node_of(victim).dead_.insert(victim);
   const auto everybody_knows = [&] {
     world.advance(50000000);
     for (int rank = 0; rank < world.size(); ++rank) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -45,7 +46,7 @@ class HeapNode {
   const std::vector<int> ranks_;
   const size_t slot_bytes_;
   std::map<int, char*> bases_;
-  std::map<int, bool> dead_;
+  std::set<int> dead_;
 };
 
 class HeapNodeMemory : public NodeMemory {
@@ -56,7 +57,7 @@ class HeapNodeMemory : public NodeMemory {
       insert(node->ranks_[i], Segment(node->bases_[node->ranks_[i]], readers, node->slot_bytes_), i);
     }
   }
-  bool dead(int rank) override { return node_->dead_[rank]; }
+  bool dead(int rank) override { return node_->dead_.count(rank) > 0; }
 
  private:
   HeapNode* node_;
