@@ -146,8 +146,9 @@ void Runtime::sleep() {
 }
 
 int64_t Runtime::sleep_time() const {
+  const bool backlog = Completion::instance().relieve();
   if (engine_.must_poll()) return engine_.pending() > 0 ? 50 * kMicrosecond : kMillisecond;
-  return Completion::instance().relieve() ? 5 * kMillisecond : 100 * kMillisecond;
+  return backlog ? 5 * kMillisecond : 100 * kMillisecond;
 }
 
 void Runtime::attend_to_fatal() {
