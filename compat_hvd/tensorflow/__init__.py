@@ -25,7 +25,12 @@ from compat_hvd.common.basics import (
     shutdown,
     size,
 )
-from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from compat_hvd.tensorflow import compression, functions, mpi_ops, util
 from compat_hvd.tensorflow.compression import Compression
 from compat_hvd.tensorflow.functions import broadcast_global_variables, broadcast_variables
@@ -83,6 +88,7 @@ __all__ = [
     "_cache",
     "_executing_eagerly",
     "_make_subgraph",
+    "add_process_set",
     "allgather",
     "allreduce",
     "barrier",
@@ -119,6 +125,7 @@ __all__ = [
     "rank",
     "rank_op",
     "refs_to_vars",
+    "remove_process_set",
     "rocm_built",
     "session_config",
     "shutdown",

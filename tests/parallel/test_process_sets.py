@@ -131,3 +131,22 @@ def test_root_outside_the_set(hvd, session, sets, mine):
 def test_unregistered_sets_are_refused(hvd, session, sets):
     with pytest.raises(ValueError, match="registered"):
         hvd.allreduce(1.0, process_set=hvd.ProcessSet([0]))
+
+
+def test_added_and_removed_while_the_job_runs(hvd, session, sets):
+    if SIZE == 2:
+        pytest.skip("two ranks have no set of two beside the world")
+    first = hvd.add_process_set([1, 0])
+    assert (first.process_set_id, first.ranks) == (3, [0, 1])
+    if first.included():
+        assert run(lambda feed: hvd.allreduce(feed([RANK]), op=hvd.Sum, process_set=first)) == 1
+    with pytest.raises(ValueError, match="already"):
+        hvd.add_process_set(EVEN)
+    assert hvd.remove_process_set(first)
+    assert first.process_set_id is None
+    assert not hvd.remove_process_set(first)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+    with pytest.raises(ValueError, match="registered"):
+        hvd.allreduce(1.0, process_set=first)
+    # By default the name would come from the tensor's, which another one in the graphs of some ranks has shifted.
+    assert run(lambda feed: hvd.allreduce(feed([RANK]), op=hvd.Sum, name="all")) == sum(range(SIZE))
