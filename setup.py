@@ -108,6 +108,12 @@ class BuildLibraries(build_ext):
         check_compiler(self.compiler_command)
         super().build_extensions()
 
+    def copy_extensions_to_source(self) -> None:
+        # Copying writes into the old file; a running job may have it mapped.
+        for ext in self.extensions:
+            Path(ROOT, self.get_ext_filename(ext.name)).unlink(missing_ok=True)
+        super().copy_extensions_to_source()
+
     def build_extension(self, ext: Extension) -> None:
         if not ext.sources:
             raise CompileError(f"the sources of {ext.name} are missing under {SOURCES}; is this a complete checkout?")

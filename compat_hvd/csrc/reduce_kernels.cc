@@ -66,10 +66,20 @@ Bfloat narrow_bfloat(float value) {
   return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
 }
 
-// How an element type T is accumulated.
+using Wide = __int128;
+using UnsignedWide = unsigned __int128;
+
+// Whether an accumulator holds integers, and the type to compute in where overflow wraps.
+template <typename Acc>
+constexpr bool is_integer = std::is_integral_v<Acc> || std::is_same_v<Acc, Wide>;
+template <typename Acc>
+using Wrapping = std::conditional_t<std::is_same_v<Acc, Wide>, UnsignedWide, uint64_t>;
+
+// How an element type T is accumulated: integers in a type that an average over any number of ranks does not overflow.
 template <typename T>
 struct Traits {
-  using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+  using Acc =
+      std::conditional_t<std::is_same_v<T, int64_t>, Wide, std::conditional_t<std::is_integral_v<T>, int64_t, T>>;
   static Acc load(T value) { return static_cast<Acc>(value); }
   static T store(Acc value) { return static_cast<T>(value); }
 };
@@ -94,7 +104,7 @@ int64_t truncate(double value) {
 
 template <typename Acc>
 Acc scaled(Acc value, double factor) {
-  if constexpr (std::is_integral_v<Acc>) {
+  if constexpr (is_integer<Acc>) {
     return truncate(static_cast<double>(value) * factor);
   } else {
     return value * static_cast<Acc>(factor);
@@ -104,8 +114,8 @@ Acc scaled(Acc value, double factor) {
 struct Sum {
   template <typename Acc>
   static Acc apply(Acc a, Acc b) {
-    if constexpr (std::is_integral_v<Acc>) {
-      return static_cast<Acc>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));  // wraps instead of overflowing
+    if constexpr (is_integer<Acc>) {
+      return static_cast<Acc>(static_cast<Wrapping<Acc>>(a) + static_cast<Wrapping<Acc>>(b));
     } else {
       return a + b;
     }
@@ -114,8 +124,8 @@ struct Sum {
 struct Product {
   template <typename Acc>
   static Acc apply(Acc a, Acc b) {
-    if constexpr (std::is_integral_v<Acc>) {
-      return static_cast<Acc>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    if constexpr (is_integer<Acc>) {
+      return static_cast<Acc>(static_cast<Wrapping<Acc>>(a) * static_cast<Wrapping<Acc>>(b));
     } else {
       return a * b;
     }
@@ -156,7 +166,7 @@ void add_block(const T* source, Acc* acc, size_t count, double prescale) {
 
 template <typename Acc>
 void finish_block(Acc* acc, size_t count, const Scaling& scaling) {
-  if constexpr (std::is_integral_v<Acc>) {
+  if constexpr (is_integer<Acc>) {
     if (scaling.postscale != 1.0) {
       const double divisor = static_cast<double>(scaling.divisor);
       for (size_t i = 0; i < count; ++i) acc[i] = truncate(static_cast<double>(acc[i]) * scaling.postscale / divisor);
@@ -279,8 +289,16 @@ bool can_reduce(DataType dtype) {
 }
 
 size_t partial_size(DataType dtype) {
-  const bool four_bytes = dtype == DataType::kFloat32 || dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
-  return four_bytes ? 4 : 8;
+  switch (dtype) {
+    case DataType::kFloat32:
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return sizeof(float);
+    case DataType::kInt64:
+      return sizeof(Wide);
+    default:
+      return 8;
+  }
 }
 
 void reduce_to_output(DataType dtype, ReduceOp op, const char* const* sources, int n, char* out, size_t count,

@@ -1,5 +1,6 @@
 // Values: every collective over many shapes of worlds, in random orders of submission and of steps.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "world.h"
@@ -96,6 +97,31 @@ void all_ops() {
       }
     }
   }
+}
+
+// The sum of the members' values does not fit the type; their average does.
+template <typename T>
+void check_extreme_average(DataType dtype) {
+  for (const auto& split : kSplits) {
+    for (const T extreme : {std::numeric_limits<T>::max(), std::numeric_limits<T>::min()}) {
+      World world({split, 256, 3, {}, {}});
+      std::vector<std::shared_ptr<Outcome>> all;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        Request request = sum_of("x", dtype);
+        request.op = ReduceOp::kAverage;
+        all.push_back(world.submit(rank, request, std::vector<T>(100, extreme)));
+      }
+      CHECK(world.run_all(all));
+      for (const auto& outcome : all) CHECK(outcome->values<T>() == std::vector<T>(100, extreme));
+    }
+  }
+}
+
+void averages_do_not_overflow() {
+  check_extreme_average<int8_t>(DataType::kInt8);
+  check_extreme_average<uint8_t>(DataType::kUint8);
+  check_extreme_average<int32_t>(DataType::kInt32);
+  check_extreme_average<int64_t>(DataType::kInt64);
 }
 
 // The result of one sum of values that rounding makes depend on the order, with extra traffic to change fusion.
@@ -268,6 +294,7 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"random_orders", random_orders},
                     {"all_ops", all_ops},
+                    {"averages_do_not_overflow", averages_do_not_overflow},
                     {"deterministic", deterministic},
                     {"broadcasts", broadcasts},
                     {"allgathers", allgathers},
