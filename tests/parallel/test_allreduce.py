@@ -58,7 +58,14 @@ def test_negative_integers_average_toward_zero(hvd, session):
 
 @pytest.mark.parametrize(
     ("dtype", "value"),
-    [(tf.float16, 60000), (tf.int8, 100), (tf.int8, -128), (tf.uint8, 255), (tf.int32, 2**31 - 1)],
+    [
+        (tf.float16, 60000),
+        (tf.int8, 100),
+        (tf.int8, -128),
+        (tf.uint8, 255),
+        (tf.int32, 2**31 - 1),
+        (tf.int64, 2**63 - 1),
+    ],
     ids=lambda item: getattr(item, "name", item),
 )
 def test_averages_do_not_overflow(hvd, session, dtype, value):
