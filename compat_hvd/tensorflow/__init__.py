@@ -32,8 +32,10 @@ from compat_hvd.common.process_sets import (
     remove_process_set,
 )
 from compat_hvd.tensorflow import compression, functions, mpi_ops, util
+from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
 from compat_hvd.tensorflow.functions import broadcast_global_variables, broadcast_variables
+from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
 from compat_hvd.tensorflow.hooks import BroadcastGlobalVariablesHook, _SessionRunHook
 from compat_hvd.tensorflow.ops import (
     Adasum,
@@ -46,6 +48,7 @@ from compat_hvd.tensorflow.ops import (
     allgather,
     barrier,
     broadcast,
+    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,
@@ -56,6 +59,12 @@ from compat_hvd.tensorflow.optimizer import (
     DistributedOptimizer,
     _DistributedOptimizer,
     _LegacyOptimizer,
+)
+from compat_hvd.tensorflow.reducescatter import (
+    _grouped_reducescatter,
+    _reducescatter,
+    grouped_reducescatter,
+    reducescatter,
 )
 from compat_hvd.tensorflow.reduction import allreduce, handle_average_backwards_compatibility
 from compat_hvd.tensorflow.sessions import gpu_available, session_config
@@ -87,10 +96,14 @@ __all__ = [
     "_allreduce",
     "_cache",
     "_executing_eagerly",
+    "_grouped_allreduce",
+    "_grouped_reducescatter",
     "_make_subgraph",
+    "_reducescatter",
     "add_process_set",
     "allgather",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_global_variables",
@@ -108,10 +121,14 @@ __all__ = [
     "gloo_built",
     "gloo_enabled",
     "gpu_available",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -124,6 +141,7 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "reducescatter",
     "refs_to_vars",
     "remove_process_set",
     "rocm_built",

@@ -8,8 +8,17 @@ import tensorflow as tf
 
 from compat_hvd.common import native
 
-# Collectives without a side effect besides their result. A barrier is not one of them: it exists to be ordered.
-PURE_COLLECTIVES = ("HorovodAllreduce", "HorovodAllgather", "HorovodBroadcast")
+# Collectives without a side effect besides their result. Barrier and join are not among them: they exist to be ordered.
+PURE_COLLECTIVES = (
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+    "HorovodAlltoall",
+    "HorovodReducescatter",
+    "HorovodGroupedReducescatter",
+)
 
 
 def _load_library() -> Any:

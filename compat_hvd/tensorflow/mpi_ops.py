@@ -26,10 +26,21 @@ from compat_hvd.common.basics import (
     size,
 )
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.tensorflow.alltoall import alltoall
+from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
 from compat_hvd.tensorflow.library import LIBRARY as MPI_LIB
 from compat_hvd.tensorflow.library import _load_library
 from compat_hvd.tensorflow.names import normalized as _normalize_name
-from compat_hvd.tensorflow.op_gradients import _allgather_grad, _allreduce_grad, _broadcast_grad
+from compat_hvd.tensorflow.op_gradients import (
+    _allgather_grad,
+    _allreduce_grad,
+    _alltoall_grad,
+    _broadcast_grad,
+    _grouped_allgather_grad,
+    _grouped_allreduce_grad,
+    _grouped_reducescatter_grad,
+    _reducescatter_grad,
+)
 from compat_hvd.tensorflow.ops import (
     Adasum,
     Average,
@@ -41,11 +52,18 @@ from compat_hvd.tensorflow.ops import (
     allgather,
     barrier,
     broadcast,
+    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
     size_op,
+)
+from compat_hvd.tensorflow.reducescatter import (
+    _grouped_reducescatter,
+    _reducescatter,
+    grouped_reducescatter,
+    reducescatter,
 )
 from compat_hvd.tensorflow.reduction import handle_average_backwards_compatibility
 
@@ -61,11 +79,20 @@ __all__ = [
     "_allgather_grad",
     "_allreduce",
     "_allreduce_grad",
+    "_alltoall_grad",
     "_basics",
     "_broadcast_grad",
+    "_grouped_allgather_grad",
+    "_grouped_allreduce",
+    "_grouped_allreduce_grad",
+    "_grouped_reducescatter",
+    "_grouped_reducescatter_grad",
     "_load_library",
     "_normalize_name",
+    "_reducescatter",
+    "_reducescatter_grad",
     "allgather",
+    "alltoall",
     "barrier",
     "broadcast",
     "ccl_built",
@@ -76,10 +103,14 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -91,6 +122,7 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "reducescatter",
     "rocm_built",
     "shutdown",
     "size",

@@ -27,6 +27,13 @@ class CollectiveName(NamedTuple):
     node: str | None
     agreed: str
 
+    def member(self, op_type: str, number: int, count: int) -> CollectiveName:
+        """The name under which a grouped op of this name submits its tensor number 1, 2, …, count."""
+        suffix = f"_{number}of{count}"
+        if self.node is None:
+            return CollectiveName(None, (self.agreed or op_type) + suffix)
+        return CollectiveName(self.node + suffix, self.agreed and self.agreed + suffix)
+
 
 def normalized(text: str) -> str:
     """Replaces what may not stand in the name of a node."""
@@ -60,7 +67,7 @@ def collective_name(
 
     Args:
         op_type: for example ``"HorovodAllreduce"``.
-        tensor: the input; its name is part of the default.
+        tensor: the input, or a list of inputs, whose first and last name are part of the default.
         name: what the user gave, or None.
         ignore_name_scope: leave the name scopes out of the agreed name.
         agreed: the agreed name where it is known already; ``name`` is then only the node's.
@@ -68,7 +75,8 @@ def collective_name(
     if tf.executing_eagerly():
         return CollectiveName(name, agreed or name or "")
     if name is None:
-        return CollectiveName(f"{op_type}_{normalized(tensor.name)}", agreed)
+        inputs = f"{tensor[0].name}_{tensor[-1].name}" if isinstance(tensor, list) else tensor.name
+        return CollectiveName(f"{op_type}_{normalized(inputs)}", agreed)
     if agreed:
         return CollectiveName(name, agreed)
     scope = "" if ignore_name_scope else tf.compat.v1.get_default_graph().get_name_scope()

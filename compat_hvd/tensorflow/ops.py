@@ -7,7 +7,7 @@ reported by the op when it runs, on every rank, so that nobody waits for a rank 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -39,6 +39,19 @@ def as_tensor(verb: str, value: Any, allowed: tuple[tf.DType, ...]) -> tf.Tensor
     if dtype not in allowed:
         names = ", ".join(one.name for one in allowed)
         raise TypeError(f"hvd.{verb} does not take tensors of dtype {dtype.name}; it takes {names}")
+    return tensor
+
+
+def as_rows(verb: str, value: Any, allowed: tuple[tf.DType, ...]) -> tf.Tensor:
+    """Converts an argument of a collective that joins or divides tensors along their first dimension.
+
+    Raises:
+        TypeError: as ``as_tensor``.
+        ValueError: the tensor is a scalar.
+    """
+    tensor = as_tensor(verb, value, allowed)
+    if tensor.shape.rank == 0:
+        raise ValueError(f"hvd.{verb} works along the first dimension, but the tensor has none (shape [])")
     return tensor
 
 
@@ -84,16 +97,20 @@ def factor_from_bits(bits: int) -> float:
 
 
 def reduce_op(
-    tensor: tf.Tensor,
+    tensor: Any,
     name: CollectiveName,
     op: int,
     prescale_factor: float,
     postscale_factor: float,
     ignore_name_scope: bool,
     process_set_id: int,
-) -> tf.Tensor:
-    """Creates the allreduce op itself; all arguments have been checked."""
-    return LIBRARY.horovod_allreduce(
+    verb: str = "allreduce",
+) -> Any:
+    """Creates the op itself; all arguments have been checked.
+
+    ``verb`` is allreduce or reducescatter, or grouped_allreduce or grouped_reducescatter, which take and return lists.
+    """
+    return getattr(LIBRARY, f"horovod_{verb}")(
         tensor,
         reduce_op=op,
         prescale_factor=prescale_factor,
@@ -107,15 +124,43 @@ def reduce_op(
     )
 
 
-def gather_op(tensor: tf.Tensor, name: CollectiveName, ignore_name_scope: bool, process_set_id: int) -> tf.Tensor:
-    """Creates the allgather op itself; all arguments have been checked."""
-    return LIBRARY.horovod_allgather(
+def gather_op(
+    tensor: Any, name: CollectiveName, ignore_name_scope: bool, process_set_id: int, verb: str = "allgather"
+) -> Any:
+    """Creates the op itself, allgather or grouped_allgather, which takes and returns lists; arguments are checked."""
+    return getattr(LIBRARY, f"horovod_{verb}")(
         tensor,
         ignore_name_scope=ignore_name_scope,
         process_set_id=process_set_id,
         tensor_name=name.agreed,
         name=name.node,
     )
+
+
+def build_group(
+    create: Callable[[Any, CollectiveName, str], Any],
+    verb: str,
+    tensors: list[tf.Tensor],
+    name: str | None,
+    ignore_name_scope: bool,
+) -> list[tf.Tensor]:
+    """Creates a grouped op or, where its tensors are of several dtypes, which none takes, an op for each.
+
+    Those have the names under which the grouped op would submit its tensors, so that ranks which differ in a dtype get
+    an error instead of waiting.
+
+    Args:
+        create: called with a tensor or the list, its name, and ``verb`` or ``"grouped_" + verb``.
+        verb: ``"allreduce"``, ``"allgather"`` or ``"reducescatter"``.
+        tensors: at least one.
+        name, ignore_name_scope: as in ``names.collective_name``.
+    """
+    op_type = f"HorovodGrouped{verb.capitalize()}"
+    chosen = collective_name(op_type, tensors, name, ignore_name_scope)
+    if len({tensor.dtype.base_dtype for tensor in tensors}) == 1:
+        return list(create(tensors, chosen, f"grouped_{verb}"))
+    count = len(tensors)
+    return [create(one, chosen.member(op_type, i + 1, count), verb) for i, one in enumerate(tensors)]
 
 
 def _allreduce(
@@ -166,9 +211,7 @@ def allgather(
         tf.errors.FailedPreconditionError: (when run) ranks disagree.
     """
     process_set_id = registered_id("allgather", process_set)
-    tensor = as_tensor("allgather", tensor, TRANSFERABLE)
-    if tensor.shape.rank == 0:
-        raise ValueError("hvd.allgather concatenates along the first dimension, but the tensor has none (shape [])")
+    tensor = as_rows("allgather", tensor, TRANSFERABLE)
     chosen = collective_name("HorovodAllgather", tensor, name, ignore_name_scope)
     return gather_op(tensor, chosen, ignore_name_scope, process_set_id)
 
@@ -221,6 +264,23 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     process_set_id = registered_id("barrier", process_set)
     chosen = collective_name("HorovodBarrier", None, name or "HorovodBarrier", False)
     return LIBRARY.horovod_barrier(process_set_id=process_set_id, tensor_name=chosen.agreed, name=chosen.node)
+
+
+def join() -> tf.Tensor:
+    """Tells the other ranks that this one has no more steps, and waits until every rank has said so.
+
+    Until then the others go on: this rank takes part in their allreduces without a contribution. Sums, minima, maxima
+    and products leave it out, and an average divides by the number of ranks that did contribute. Other collectives of
+    the others are errors meanwhile. It can be called any number of times.
+
+    Returns:
+        An int32 scalar, the rank that joined last; the same on all ranks.
+
+    Raises:
+        ValueError: before ``init()``.
+    """
+    registered_id("join", global_process_set)
+    return LIBRARY.horovod_join()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

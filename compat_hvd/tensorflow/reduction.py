@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Sequence
 
 import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.compression import Compression, Compressor
-from compat_hvd.tensorflow.names import collective_name
+from compat_hvd.tensorflow.names import CollectiveName, collective_name
 from compat_hvd.tensorflow.ops import (
     REDUCE_OP_NAMES,
     REDUCIBLE,
     Average,
     Sum,
+    as_rows,
     as_tensor,
+    build_group,
     checked_reduce_op,
     gather_op,
     reduce_op,
@@ -40,7 +42,10 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 @dataclass(frozen=True)
 class Reduction:
-    """How tensors are reduced over the ranks: every argument of ``allreduce`` but the tensor and its name."""
+    """How tensors are reduced over the ranks: every argument of ``allreduce`` but the tensor and its name.
+
+    Dense tensors are compressed, reduced by one op, and decompressed.
+    """
 
     op: int = Average
     prescale_factor: float = 1.0
@@ -63,19 +68,47 @@ class Reduction:
             return self._apply_to_dense(tensor, name, agreed)
 
     def _apply_to_dense(self, value: Any, name: str | None, agreed: str) -> tf.Tensor:
-        process_set_id = registered_id("allreduce", self.process_set)
         tensor = as_tensor("allreduce", value, REDUCIBLE)
         compressed, context = self.compression.compress(tensor)
-        reduced = reduce_op(
-            compressed,
-            collective_name("HorovodAllreduce", compressed, name, self.ignore_name_scope, agreed),
-            self.op,
-            float(self.prescale_factor),
-            float(self.postscale_factor),
-            self.ignore_name_scope,
-            process_set_id,
-        )
-        return self.compression.decompress(reduced, context)
+        chosen = collective_name("HorovodAllreduce", compressed, name, self.ignore_name_scope, agreed)
+        return self.compression.decompress(self._create(compressed, chosen, "allreduce"), context)
+
+    def _create(self, tensor: Any, name: CollectiveName, verb: str) -> Any:
+        process_set_id = registered_id(verb, self.process_set)
+        factors = float(self.prescale_factor), float(self.postscale_factor)
+        return reduce_op(tensor, name, self.op, *factors, self.ignore_name_scope, process_set_id, verb)
+
+    def apply_to_group(self, tensors: Sequence[Any], name: str | None = None) -> list[tf.Tensor | tf.IndexedSlices]:
+        """Reduces several tensors, the dense ones submitted together."""
+        results: list[Any] = list(tensors)
+        sparse = [i for i, one in enumerate(tensors) if isinstance(one, tf.IndexedSlices)]
+        for i in sparse:
+            results[i] = self.apply(tensors[i], name and f"{name}_{i + 1}of{len(tensors)}")
+        dense = [i for i in range(len(tensors)) if i not in sparse]
+        values = [as_tensor("grouped_allreduce", tensors[i], REDUCIBLE) for i in dense]
+        for i, reduced in zip(dense, self._group("allreduce", values, name)):
+            results[i] = reduced
+        return results
+
+    def _group(self, verb: str, tensors: Sequence[tf.Tensor], name: str | None) -> list[tf.Tensor]:
+        if not tensors:
+            return []
+        with tf.device(self.device_dense):
+            compressed, contexts = zip(*(self.compression.compress(tensor) for tensor in tensors))
+            reduced = build_group(self._create, verb, list(compressed), name, self.ignore_name_scope)
+            return [self.compression.decompress(one, context) for one, context in zip(reduced, contexts)]
+
+    def scatter(self, value: Any, name: str | None = None) -> tf.Tensor:
+        """Reduces one dense tensor and keeps this rank's rows of the result."""
+        with tf.device(self.device_dense):
+            compressed, context = self.compression.compress(as_rows("reducescatter", value, REDUCIBLE))
+            chosen = collective_name("HorovodReducescatter", compressed, name, self.ignore_name_scope)
+            return self.compression.decompress(self._create(compressed, chosen, "reducescatter"), context)
+
+    def scatter_group(self, values: Sequence[Any], name: str | None = None) -> list[tf.Tensor]:
+        """Reduces several dense tensors, submitted together, and keeps this rank's rows of each result."""
+        tensors = [as_rows("grouped_reducescatter", value, REDUCIBLE) for value in values]
+        return self._group("reducescatter", tensors, name)
 
     def _apply_to_slices(self, slices: tf.IndexedSlices, name: str | None, agreed: str) -> tf.IndexedSlices:
         """Gathers the slices of all ranks; an index may then occur several times, which means the sum of its slices."""

@@ -25,6 +25,8 @@ MISMATCHES = {
     "broadcast dtype": lambda hvd, feed: hvd.broadcast(feed(np.ones(2, "f4" if RANK == LAST else "f8")), 0, name="x"),
     "gathered rows": lambda hvd, feed: hvd.allgather(feed(np.ones((2, 3 if RANK == LAST else 2))), name="x"),
     "gathered dtype": lambda hvd, feed: hvd.allgather(feed(np.ones(2, np.int8 if RANK == LAST else "f8")), name="x"),
+    "sent rows": lambda hvd, feed: hvd.alltoall(feed(np.ones((SIZE, 3 if RANK == LAST else 2))), name="x"),
+    "sent dtype": lambda hvd, feed: hvd.alltoall(feed(np.ones(SIZE, np.int8 if RANK == LAST else "f8")), name="x"),
     "collective": lambda hvd, feed: (hvd.allgather if RANK == LAST else hvd.allreduce)(feed(np.ones(2)), name="x"),
 }
 

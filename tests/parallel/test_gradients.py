@@ -95,6 +95,106 @@ def test_broadcast_gives_the_root_the_average(hvd, session, root):
     assert result.tolist() == ([(SIZE + 1) / 2, np.inf] if root == RANK else [0.0, 0.0])
 
 
+@pytest.mark.parametrize("shape", ["like value", [None, 2], None], ids=["known", "open", "unknown"])
+@pytest.mark.parametrize("given", [False, True], ids=["equal splits", "given splits"])
+def test_alltoall_sends_the_rows_back(hvd, session, given, shape):
+    splits = [[rank + receiver + 1 if given else 2 for receiver in RANKS] for rank in RANKS]
+    # Every receiver weights the rows it got by its rank + 1 and by who sent them.
+    upstream = [[(RANK + 1.0) * (sender + 10)] * 2 for sender in RANKS for _ in range(splits[sender][RANK])]
+    result = gradient(
+        lambda x: hvd.alltoall(x, splits[RANK])[0] if given else hvd.alltoall(x),
+        np.ones((sum(splits[RANK]), 2)),
+        upstream,
+        shape,
+    )
+    expected = [(receiver + 1.0) * (RANK + 10) for receiver in RANKS for _ in range(splits[RANK][receiver])]
+    assert result.tolist() == [[value] * 2 for value in expected]
+
+
+def test_alltoall_has_none_for_its_splits(hvd, session):
+    x, splits = tf.zeros([SIZE]), tf.ones([SIZE], tf.int32)
+    assert tf.gradients(hvd.alltoall(x, splits)[0], splits) == [None]
+
+
+SCATTERED = np.array([[rank + 1.0, 4.0, 0.0 if rank == 0 else 2.0, 3.0] for rank in RANKS])
+SCATTERED_UPSTREAM = np.array([5.0, 6.0, 7.0, 8.0])
+
+
+def scattered_gradient(op_name, prescale, postscale):
+    """What each rank expects for x = SCATTERED[rank] and one upstream gradient for each reduced number."""
+    total = SCATTERED_UPSTREAM * SIZE * postscale
+    scaled = SCATTERED * prescale
+    if op_name in ("Min", "Max"):
+        holders = scaled == (scaled.min(0) if op_name == "Min" else scaled.max(0))
+        return holders / holders.sum(0) * total * prescale
+    if op_name == "Product":
+        return [np.prod(np.delete(scaled, rank, 0), axis=0) * total * prescale for rank in RANKS]
+    return np.tile(total * prescale / (SIZE if op_name == "Average" else 1), (SIZE, 1))
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["single", "grouped"])
+@pytest.mark.parametrize("op_name", ["Sum", "Average", "Min", "Max", "Product"])
+def test_reducescatter(hvd, session, op_name, grouped):
+    """With allgather behind it, it has the gradient of an allreduce."""
+    how = {"op": getattr(hvd, op_name), "prescale_factor": -0.5, "postscale_factor": 3.0}
+
+    def build(x):
+        return hvd.grouped_reducescatter([x, 2 * x], **how)[0] if grouped else hvd.reducescatter(x, **how)
+
+    result = gradient(build, SCATTERED[RANK], np.array_split(SCATTERED_UPSTREAM, SIZE)[RANK], [None])
+    np.testing.assert_allclose(result, scattered_gradient(op_name, -0.5, 3.0)[RANK], rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", [None, "group"])
+@pytest.mark.parametrize("op_name", ["Sum", "Average", "Min", "Max", "Product"])
+def test_grouped_allreduce_as_one_by_one(hvd, session, op_name, name):
+    def graph(feed):
+        x, factor = feed(SCATTERED[RANK]), feed(SCATTERED_UPSTREAM * (RANK + 1.0))
+        op = getattr(hvd, op_name)
+        group = hvd.grouped_allreduce([x, x * x], op=op, prescale_factor=0.5, name=name)
+        single = [hvd.allreduce(one, op=op, prescale_factor=0.5) for one in (x, x * x)]
+        return [tf.gradients(factor * one, x)[0] for one in (*group, *single, tf.add_n(group), tf.add_n(single))]
+
+    first, second, *expected, both, both_expected = run(graph)
+    np.testing.assert_allclose([first, second], expected, rtol=1e-14)
+    np.testing.assert_allclose(both, both_expected, rtol=1e-14)
+
+
+def test_groups_of_mixed_dtypes_with_unused_members(hvd, session):
+    """TensorFlow may give float32 zeros for what nobody used."""
+
+    def graph(feed):
+        singles, doubles = feed([RANK + 1.0], tf.float32), feed([1.0, RANK + 2.0], tf.float64)
+        inputs = [singles, doubles, doubles * 2, feed([RANK])]
+        reduced = hvd.grouped_allreduce(inputs, op=hvd.Sum)
+        gathered = hvd.grouped_allgather([doubles, doubles * 2], name="gathered")
+        scattered = hvd.grouped_reducescatter([feed(np.ones(SIZE)), doubles])
+        return (
+            tf.gradients(reduced[0], singles)[0],
+            tf.gradients(reduced[2], doubles)[0],
+            tf.gradients(gathered[1], doubles)[0],
+            tf.gradients(scattered[1], doubles)[0],
+        )
+
+    of_singles, of_doubles, of_gathered, of_scattered = run(graph)
+    assert (of_singles.dtype, of_singles.tolist()) == (np.float32, [SIZE])
+    assert (of_doubles.dtype, of_doubles.tolist()) == (np.float64, [2.0 * SIZE] * 2)
+    assert of_gathered.tolist() == [2.0, 2.0]
+    assert of_scattered.tolist() == [1.0, 1.0]
+
+
+def test_grouped_allgather_gives_back_own_rows(hvd, session):
+    upstream = np.arange(1.0 * sum(RANKS) + SIZE)
+
+    def graph(feed):
+        x = feed(np.ones(RANK + 1), shape=[None])
+        rows = hvd.grouped_allgather([tf.zeros([2]), x])[1]
+        return tf.gradients(rows * feed(upstream * (RANK + 1)), x)[0]
+
+    first = sum(RANKS[:RANK]) + RANK
+    np.testing.assert_allclose(run(graph), (SIZE + 1) / 2 * upstream[first : first + RANK + 1])
+
+
 def test_second_derivative(hvd, session):
     def graph(feed):
         x = feed([RANK + 1.0])
@@ -119,10 +219,17 @@ def test_in_eager_mode(hvd):
         largest = hvd.allreduce(x, op=hvd.Max)
         everything = hvd.allgather(x)
         received = hvd.broadcast(x, 0)
+        first, second = hvd.grouped_allreduce([x, tf.cast(x, tf.float64)], op=hvd.Sum)
+        scattered = hvd.grouped_reducescatter([x, tf.cast(x, tf.float64)[:1]])
+        swapped, _ = hvd.alltoall(x, [2] + [0] * (SIZE - 1))
     assert tape.gradient(total, x).numpy().tolist() == [SIZE, SIZE]
     assert tape.gradient(largest, x).numpy().tolist() == [SIZE if RANK == SIZE - 1 else 0, 1]
     assert tape.gradient(everything, x).numpy().tolist() == [1, 1]
     assert tape.gradient(received, x).numpy().tolist() == ([1, 1] if RANK == 0 else [0, 0])
+    assert tape.gradient(first, x).numpy().tolist() == [SIZE, SIZE]
+    assert tape.gradient(second, x).numpy().tolist() == [SIZE, SIZE]
+    assert tape.gradient(scattered[0], x).numpy().tolist() == [1, 1]
+    assert tape.gradient(swapped, x).numpy().tolist() == [1, 1]
 
 
 def test_in_a_function(hvd):
