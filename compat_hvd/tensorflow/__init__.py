@@ -34,9 +34,10 @@ from compat_hvd.common.process_sets import (
 from compat_hvd.tensorflow import compression, functions, mpi_ops, util
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
-from compat_hvd.tensorflow.functions import broadcast_global_variables, broadcast_variables
+from compat_hvd.tensorflow.functions import broadcast_, broadcast_global_variables, broadcast_variables
 from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
 from compat_hvd.tensorflow.hooks import BroadcastGlobalVariablesHook, _SessionRunHook
+from compat_hvd.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from compat_hvd.tensorflow.ops import (
     Adasum,
     Average,
@@ -102,11 +103,15 @@ __all__ = [
     "_reducescatter",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
     "check_extension",

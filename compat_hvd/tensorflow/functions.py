@@ -10,7 +10,17 @@ import tensorflow as tf
 from compat_hvd.common import basics
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.names import normalized, variable_names
-from compat_hvd.tensorflow.ops import TRANSFERABLE, broadcast
+from compat_hvd.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
+from compat_hvd.tensorflow.ops import TRANSFERABLE, broadcast, registered_id
+
+__all__ = [
+    "allgather_object",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
 
 _OPAQUE = (tf.string, tf.resource, tf.variant)
 
@@ -28,7 +38,7 @@ def broadcast_variables(
             Variables of strings are left out with a warning.
         root_rank: the global rank whose values are sent.
         process_set: the ranks taking part.
-        inplace: accepted for scripts that give it; the result is the same.
+        inplace: accepted for scripts that give it; the result is the same, that of ``broadcast_``.
 
     Returns:
         In graph mode one ``tf.Operation`` to be run after the initializers; also when there is nothing to send. In
@@ -43,39 +53,95 @@ def broadcast_variables(
     alone = process_set.size() == 1 and process_set.included() and root_rank == basics.rank()
     chosen = [] if alone else _sendable(variables)
 
-    def assign_all() -> tf.Operation:
-        names = [f"HorovodBroadcast_{normalized(name)}_0" for name in variable_names(chosen)]
-        values = [broadcast(v, root_rank, name=n, process_set=process_set) for v, n in zip(chosen, names)]
-        return tf.group(*(v.assign(value, read_value=False) for v, value in zip(chosen, values)))
-
     if not tf.executing_eagerly():
-        return assign_all()
+        return tf.group(*_assign_all(chosen, root_rank, "HorovodBroadcast", process_set))
+    _run_all(chosen, root_rank, "HorovodBroadcast", process_set)
+    return None
 
-    # Inside a function all of them are under way at once, in whatever order each rank lists its variables.
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Assigns the root's values to variables on every rank of a process set and returns the new values.
+
+    Args:
+        variables: all resource or all reference variables, of any numeric or bool dtype and any shape, the same on
+            every rank.
+        root_rank: the global rank whose values are sent.
+        name: with the variable's name the name by which ranks match each of them.
+        process_set: the ranks taking part.
+
+    Returns:
+        For each variable its value after the assignment; for reference variables in a graph the updated references.
+
+    Raises:
+        ValueError: before ``init()``; resource and reference variables are mixed.
+        TypeError: a variable of a dtype that cannot be sent; the message names both.
+        tf.errors.InvalidArgumentError: (when run) no such root; on every rank.
+        tf.errors.FailedPreconditionError: (when run) ranks disagree.
+    """
+    registered_id("broadcast_", process_set)
+    chosen = list(variables)
+    kinds = {_is_resource(variable) for variable in chosen}
+    if len(kinds) > 1:
+        raise ValueError(
+            "All variables passed to broadcast_() should be of the same kind, resource or reference; call it once for "
+            "each kind"
+        )
+    _check_dtypes(chosen)
+    prefix = name or "HorovodBroadcastInplace"
+    if tf.executing_eagerly():
+        _run_all(chosen, root_rank, prefix, process_set)
+        return [variable.read_value() for variable in chosen]
+    assigned = _assign_all(chosen, root_rank, prefix, process_set, read_value=True)
+    return assigned if kinds == {False} else [variable.read_value() for variable in assigned]
+
+
+def _is_resource(variable: Any) -> bool:
+    return hasattr(variable, "handle")
+
+
+def _assign_all(
+    variables: list[Any], root_rank: int, prefix: str, process_set: ProcessSet, read_value: bool = False
+) -> list[Any]:
+    names = [f"{prefix}_{normalized(name)}_0" for name in variable_names(variables)]
+    values = [broadcast(v, root_rank, name=n, process_set=process_set) for v, n in zip(variables, names)]
+    return [v.assign(value, read_value=read_value) for v, value in zip(variables, values)]
+
+
+def _run_all(variables: list[Any], root_rank: int, prefix: str, process_set: ProcessSet) -> None:
+    """In eager mode: has all of them under way at once, in whatever order each rank lists its variables."""
+
     @tf.function(autograph=False)
     def run() -> None:
-        assign_all()
+        _assign_all(variables, root_rank, prefix, process_set)
 
-    if chosen:
+    if variables:
         run()
-    return None
 
 
 def _sendable(variables: Iterable[Any]) -> list[Any]:
     chosen, left_out = [], []
     for variable in variables:
         dtype = variable.dtype.base_dtype
-        if dtype in TRANSFERABLE:
-            chosen.append(variable)
-        elif dtype in _OPAQUE:
+        if dtype in _OPAQUE:
             left_out.append(f"{variable.name} ({dtype.name})")
         else:
-            raise TypeError(
-                f"hvd.broadcast_variables: variable {variable.name} has dtype {dtype.name}, which cannot be sent"
-            )
+            chosen.append(variable)
+    _check_dtypes(chosen)
     if left_out:
         warnings.warn(f"hvd.broadcast_variables leaves out {', '.join(left_out)}: only numbers are sent", stacklevel=4)
     return chosen
+
+
+def _check_dtypes(variables: list[Any]) -> None:
+    for variable in variables:
+        dtype = variable.dtype.base_dtype
+        if dtype not in TRANSFERABLE:
+            raise TypeError(f"hvd: variable {variable.name} has dtype {dtype.name}, which cannot be broadcast")
 
 
 def broadcast_global_variables(root_rank: int) -> tf.Operation:

@@ -27,6 +27,7 @@ from compat_hvd.common.basics import (
 )
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.alltoall import alltoall
+from compat_hvd.tensorflow.functions import broadcast_
 from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
 from compat_hvd.tensorflow.library import LIBRARY as MPI_LIB
 from compat_hvd.tensorflow.library import _load_library
@@ -95,6 +96,7 @@ __all__ = [
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "ccl_built",
     "cross_rank",
     "cross_size",
