@@ -153,6 +153,19 @@ def ids_and_ranks() -> dict[int, list[int]]:
     return {number: list(ranks) for number, ranks in _registered.items()}
 
 
+def with_id(process_set_id: int) -> ProcessSet:
+    """Returns an object for the registered set of this id.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if process_set_id not in _registered:
+        raise ValueError(f"there is no process set with the id {process_set_id}")
+    found = ProcessSet(_registered[process_set_id])
+    found.process_set_id = process_set_id
+    return found
+
+
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set while the job runs. Every rank of the world calls it, with the same ranks; it waits for them.
 

@@ -26,6 +26,7 @@ from compat_hvd.common.basics import (
     size,
 )
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.common.process_sets import with_id as _temp_process_set_object
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.functions import broadcast_
 from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
@@ -92,6 +93,7 @@ __all__ = [
     "_normalize_name",
     "_reducescatter",
     "_reducescatter_grad",
+    "_temp_process_set_object",
     "allgather",
     "alltoall",
     "barrier",

@@ -59,6 +59,12 @@ def test_collectives(hvd, session, mine):
             "sparse": hvd.allreduce(slices, process_set=mine),
             "named": hvd.allreduce(x, op=hvd.Sum, process_set=mine, name="same"),
             "barrier": hvd.barrier(process_set=mine),
+            "group": hvd.grouped_allreduce([x, slices, 2 * x], process_set=mine),
+            "rows of group": hvd.grouped_allgather([x, feed([RANK])], process_set=mine),
+            "sent around": hvd.alltoall(feed(np.full(len(MINE), RANK)), process_set=mine),
+            "splits": hvd.alltoall(feed(np.full(len(MINE), RANK)), feed([1] * len(MINE), tf.int32), process_set=mine),
+            "own row": hvd.reducescatter(feed(np.arange(len(MINE)) + 10.0 * RANK), process_set=mine),
+            "own rows": hvd.grouped_reducescatter([feed(np.full(2 * len(MINE), RANK))], op=hvd.Sum, process_set=mine),
         }
 
     result = run(build)
@@ -69,6 +75,39 @@ def test_collectives(hvd, session, mine):
     assert result["sent"].tolist() == [MINE[-1] + 1.0]
     np.testing.assert_allclose(result["sparse"].values[:, 0], values / len(MINE))
     assert result["named"] == values.sum()
+    np.testing.assert_allclose([result["group"][0], result["group"][2]], [[values.mean()], [2 * values.mean()]])
+    assert np.array_equal(result["group"][1].values, result["sparse"].values)
+    assert [rows.tolist() for rows in result["rows of group"]] == [values.tolist(), MINE]
+    assert result["sent around"].tolist() == MINE
+    assert [part.tolist() for part in result["splits"]] == [MINE, [1] * len(MINE)]
+    np.testing.assert_allclose(result["own row"], [MINE.index(RANK) + 10 * np.mean(MINE)])
+    assert result["own rows"][0].tolist() == [sum(MINE)] * 2
+
+
+def test_in_eager_mode(hvd, mine, other):
+    assert hvd.allreduce(RANK, op=hvd.Sum, process_set=mine).numpy() == sum(MINE)
+    assert hvd.alltoall([RANK] * len(MINE), process_set=mine).numpy().tolist() == MINE
+    assert hvd.grouped_allreduce([RANK, 1.0], op=hvd.Sum, process_set=mine)[1].numpy() == len(MINE)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="member"):
+        hvd.allreduce(RANK, process_set=other)
+
+
+def test_objects_and_variables(hvd, session, mine):
+    assert hvd.broadcast_object({"rank": RANK}, MINE[-1], process_set=mine) == {"rank": MINE[-1]}
+    assert hvd.broadcast_object_fn(MINE[0], process_set=mine)(RANK) == MINE[0]
+    assert hvd.allgather_object(str(RANK), process_set=mine) == [str(rank) for rank in MINE]
+    variable = v1.get_variable("v", initializer=RANK + 0.5, use_resource=True)
+    updated = hvd.broadcast_([variable], MINE[-1], process_set=mine)
+    session.run(variable.initializer)
+    assert session.run(updated) == [MINE[-1] + 0.5]
+
+
+def test_names_that_other_code_reaches_for(hvd, sets):
+    assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(SIZE)), 1: EVEN, 2: ODD}
+    again = hvd.mpi_ops._temp_process_set_object(2)
+    assert str(again) == str(sets[1])
+    with pytest.raises(ValueError, match="99"):
+        hvd.mpi_ops._temp_process_set_object(99)
 
 
 def test_one_set_alone(hvd, session, sets):
@@ -86,15 +125,21 @@ def test_gradients(hvd, session, mine):
             hvd.allreduce(x, op=hvd.Max, process_set=mine),
             hvd.allgather(x, process_set=mine)[: MINE.index(RANK) + 1],
             hvd.broadcast(x, MINE[0], process_set=mine),
+            hvd.reducescatter(tf.tile(x, [len(MINE)]), op=hvd.Sum, process_set=mine),
+            hvd.alltoall(tf.tile(x, [len(MINE)]), process_set=mine),
+            hvd.grouped_allreduce([x, x], op=hvd.Min, process_set=mine)[0],
         ]
         return [tf.gradients(y * feed(RANK + 1.0), x)[0] for y in ys]
 
-    total, largest, gathered, sent = run(build)
+    total, largest, gathered, sent, scattered, swapped, smallest = run(build)
     upstream = np.add(MINE, 1.0)
     assert total == upstream.sum()
     assert largest == (upstream.sum() if MINE[-1] == RANK else 0)
     # Rank number i of the set reads the rows up to its own.
     assert gathered == pytest.approx([upstream[MINE.index(RANK) :].sum() / len(MINE)])
+    assert scattered == pytest.approx([len(MINE) * upstream.sum()])
+    assert swapped == upstream.sum()
+    assert smallest == (upstream.sum() if MINE[0] == RANK else 0)
     assert sent == (pytest.approx([upstream.mean()]) if MINE[0] == RANK else 0)
 
 
