@@ -52,6 +52,24 @@ def test_while_loop_with_parallel_iterations(hvd, session_of_either_kind, name):
     assert np.array_equal(result, np.add.outer(SIZE * np.arange(count), np.full(3, RANKS)))
 
 
+def test_other_collectives_in_a_loop(hvd, session_of_either_kind):
+    x, count = v1.placeholder(tf.float32, [SIZE]), 6
+
+    def body(i, results):
+        fed = x + tf.cast(i, tf.float32)
+        both = hvd.grouped_allreduce([fed, 2 * fed], op=hvd.Sum)
+        rows = hvd.grouped_allgather([hvd.reducescatter(fed, op=hvd.Sum)])
+        return i + 1, results.write(i, tf.stack([hvd.alltoall(fed), *both, *rows]))
+
+    results = tf.TensorArray(tf.float32, count)
+    _, results = v1.while_loop(lambda i, _: i < count, body, [0, results], parallel_iterations=3)
+    columns = 10.0 * np.arange(SIZE)
+    result = session_of_either_kind.run(results.stack(), {x: columns + RANK})
+    for i in range(count):
+        total = SIZE * (columns + i) + RANKS
+        assert np.array_equal(result[i], [columns[RANK] + np.arange(SIZE) + i, total, 2 * total, total])
+
+
 def test_a_loop_that_feeds_itself(hvd, session_of_either_kind):
     x = v1.placeholder(tf.float32, [])
     _, result = v1.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, hvd.allreduce(y, op=hvd.Sum)), [0, x])
@@ -120,3 +138,35 @@ def test_a_graph_written_by_horovod(hvd):
         gradient = tf.gradients(total, x)[0]
         result = session.run([total, sent, gradient], {x: RANK + 1.0})
     assert result == [2 * (RANKS + SIZE), 1.0, 2.0 * SIZE]
+
+
+def test_more_of_a_graph_written_by_horovod(hvd):
+    graph_def = v1.GraphDef()
+    graph_def.node.add(name="x", op="Placeholder").attr["dtype"].type = tf.float32.as_datatype_enum
+    graph_def.node.add(name="splits", op="Placeholder").attr["dtype"].type = tf.int32.as_datatype_enum
+
+    def add(kind, inputs, **attributes):
+        node = graph_def.node.add(name=kind, op=f"Horovod{kind}", input=inputs)
+        node.attr["T"].type = tf.float32.as_datatype_enum
+        for name, value in {"process_set_id": 0, **attributes}.items():
+            setattr(node.attr[name], "f" if isinstance(value, float) else "i", value)
+        node.attr["ignore_name_scope"].b = False
+
+    reduction = {"reduce_op": 1, "prescale_factor": 2.0, "postscale_factor": 1.0}
+    add("GroupedAllreduce", ["x", "x"], num_tensors=2, **reduction)
+    add("GroupedAllgather", ["x"], num_tensors=1)
+    add("Reducescatter", ["x"], **reduction)
+    add("GroupedReducescatter", ["x"], num_tensors=1, **reduction)
+    add("Alltoall", ["x", "splits"])
+    graph_def.node.add(name="Join", op="HorovodJoin")
+    outputs = ["GroupedAllreduce:1", "GroupedAllgather:0", "Reducescatter:0", "GroupedReducescatter:0", "Alltoall:0"]
+    with tf.Graph().as_default(), v1.Session() as session:
+        *collectives, join = v1.import_graph_def(graph_def, name="", return_elements=[*outputs, "Join:0"])
+        feed = {"x:0": [RANK + 1.0] * SIZE, "splits:0": [1] * SIZE}
+        group, gathered, scattered, scattered_group, swapped = session.run(collectives, feed)
+        assert session.run(join) in range(SIZE)
+    total = 2 * (RANKS + SIZE)
+    assert group.tolist() == [total] * SIZE
+    assert gathered.tolist() == [rank + 1 for rank in range(SIZE) for _ in range(SIZE)]
+    assert (scattered.tolist(), scattered_group.tolist()) == ([total], [total])
+    assert swapped.tolist() == [rank + 1 for rank in range(SIZE)]

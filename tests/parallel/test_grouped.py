@@ -46,7 +46,9 @@ def test_every_argument(hvd, session):
         scaled = hvd.grouped_allreduce([tf.fill([2], RANK + 1.0), tf.constant(1.0)], device_dense="/cpu:0", **how)
     with pytest.warns(DeprecationWarning, match="average"):
         summed = hvd.grouped_allreduce([tf.constant(RANK + 1)], average=False)
-    compressed = hvd.grouped_allreduce([tf.constant(RANK + 1.0), tf.constant(RANK)], compression=hvd.Compression.fp16)
+    compressed = hvd.grouped_allreduce(
+        [tf.constant(RANK + 1.0001), tf.constant(RANK)], compression=hvd.Compression.fp16
+    )
     assert {one.op.device for one in scaled} == {"/device:CPU:0"}
     assert [one.dtype for one in compressed] == [tf.float32, tf.int32]
     (vector, scalar), (total,), (mean, integer) = session.run([scaled, summed, compressed])

@@ -51,18 +51,32 @@ def test_averages_by_default_and_scales_exactly(hvd, session):
     np.testing.assert_allclose(scaled, own_rows(held.mean(0)) * 0.1 / 3, rtol=1e-14)
 
 
+def test_averages_of_halves_and_integers(hvd, session):
+    """Sums of halves would overflow; integers are divided exactly and cut toward zero."""
+    half, integer = run(
+        lambda feed: [
+            hvd.reducescatter(feed([60_000.0] * SIZE, tf.float16)),
+            hvd.reducescatter(feed([-RANK - 1] * SIZE, tf.int32)),
+        ]
+    )
+    assert half.tolist() == [60_000.0]
+    assert integer.tolist() == [int(-(SIZE + 1) / 2)]
+
+
 def test_rows_over_several_chunks(hvd, session):
     rows = 30_001
     result = run(lambda feed: hvd.reducescatter(feed(values(RANK, rows, 11), tf.float32), op=hvd.Sum))
     assert np.array_equal(result, own_rows(sum(values(rank, rows, 11) for rank in RANKS)))
 
 
-def test_compression(hvd, session):
-    result = run(
-        lambda feed: hvd.reducescatter(feed(values(RANK, SIZE), tf.float32), "", hvd.Compression.fp16, hvd.Sum)
+def test_compression_rounds_to_halves(hvd, session):
+    one, two = run(
+        lambda feed: [
+            hvd.reducescatter(feed([1.0001] * SIZE, tf.float32), "", hvd.Compression.fp16, hvd.Sum),
+            *hvd.grouped_reducescatter([feed([1.0001] * SIZE, tf.float32)], "", hvd.Compression.fp16, hvd.Sum),
+        ]
     )
-    assert result.dtype == np.float32
-    assert np.array_equal(result, own_rows(sum(values(rank, SIZE) for rank in RANKS)))
+    assert (one.dtype, one.tolist(), two.tolist()) == (np.float32, [SIZE], [SIZE])
 
 
 def test_raw_form_sums(hvd, session):
