@@ -20,11 +20,11 @@ ROOMS = ("", "common", "tensorflow", "launcher")
 FLOORS = (
     {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces"},
     {"message", "reduce_kernels", "node_memory", "mpi_mover"},
-    {"entry", "agreement", "channel", "slots", "negotiation", "cache_ids", "stall_inspector"},
+    {"entry", "agreement", "channel", "slots", "negotiation", "cache_ids", "stall_inspector", "fusion"},
     {"coordinator", "control_plane", "execution", "reduction", "distribution", "completion"},
     {"engine"},
     {"runtime"},
-    {"c_api", "tensorflow"},
+    {"blocking", "c_api", "tensorflow"},
 )
 
 # The only modules that may import what leads out of the package.
