@@ -42,7 +42,7 @@ class _Forward:
 
     def size(self) -> int:
         """The number of members of the process set."""
-        return len(process_sets.ids_and_ranks()[self._process_set_id])
+        return int(process_sets.with_id(self._process_set_id).size())
 
     def allreduce(
         self, tensor: Any, op: int, role: str, prescale_factor: float = 1.0, postscale_factor: float = 1.0

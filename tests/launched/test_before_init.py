@@ -30,7 +30,18 @@ PROGRAM = textwrap.dedent(
         attempt(f"{where} sparse", lambda: hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))))
         attempt(f"{where} allgather", lambda: hvd.allgather(tf.constant([1.0])))
         attempt(f"{where} broadcast", lambda: hvd.broadcast(tf.constant(1.0), 0))
+        attempt(f"{where} alltoall", lambda: hvd.alltoall(tf.constant([1.0])))
+        attempt(f"{where} reducescatter", lambda: hvd.reducescatter(tf.constant([1.0])))
+        attempt(f"{where} grouped_allreduce", lambda: hvd.grouped_allreduce([tf.constant(1.0)]))
+        attempt(f"{where} grouped_allgather", lambda: hvd.grouped_allgather([tf.constant([1.0])]))
+        attempt(f"{where} grouped_reducescatter", lambda: hvd.grouped_reducescatter([tf.constant([1.0])]))
+        attempt(f"{where} join", hvd.join)
         attempt(f"{where} barrier", hvd.barrier)
+        attempt(f"{where} broadcast_", lambda: hvd.broadcast_([tf.compat.v1.Variable(1.0)], 0))
+        attempt(f"{where} broadcast_object", lambda: hvd.broadcast_object(1))
+        attempt(f"{where} allgather_object", lambda: hvd.allgather_object(1))
+        attempt(f"{where} add_process_set", lambda: hvd.add_process_set([0]))
+        attempt(f"{where} remove_process_set", lambda: hvd.remove_process_set(hvd.global_process_set))
         attempt(f"{where} variables", lambda: hvd.broadcast_variables([tf.compat.v1.Variable(1.0)], 0))
         attempt(f"{where} session_config", hvd.session_config)
 
@@ -51,6 +62,6 @@ def test_every_call_is_a_value_error():
     ended = run([sys.executable, "-c", PROGRAM], timeout=120)
     assert ended.returncode == 0, ended
     lines = ended.stdout.splitlines()
-    assert len(lines) == 2 * 11 + 2
+    assert len(lines) == 2 * 22 + 2
     expected = "ValueError Horovod has not been initialized; use hvd.init()."
     assert [line for line in lines if not line.endswith(expected)] == []

@@ -98,7 +98,7 @@ def test_broadcast_gives_the_root_the_average(hvd, session, root):
 @pytest.mark.parametrize("shape", ["like value", [None, 2], None], ids=["known", "open", "unknown"])
 @pytest.mark.parametrize("given", [False, True], ids=["equal splits", "given splits"])
 def test_alltoall_sends_the_rows_back(hvd, session, given, shape):
-    splits = [[rank + receiver + 1 if given else 2 for receiver in RANKS] for rank in RANKS]
+    splits = [[rank + 2 * receiver + 1 if given else 2 for receiver in RANKS] for rank in RANKS]
     # Every receiver weights the rows it got by its rank + 1 and by who sent them.
     upstream = [[(RANK + 1.0) * (sender + 10)] * 2 for sender in RANKS for _ in range(splits[sender][RANK])]
     result = gradient(
