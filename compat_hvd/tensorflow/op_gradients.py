@@ -18,11 +18,10 @@ from compat_hvd.tensorflow.names import CollectiveName, collective_name, normali
 
 
 class _Forward:
-    """What the gradient of a collective needs to know of it; ``member`` is set for one tensor of a grouped op."""
+    """What the gradient of a collective needs to know of it."""
 
-    def __init__(self, op: Any, member: str = "") -> None:
+    def __init__(self, op: Any) -> None:
         self._op = op
-        self._member = member
         self._process_set_id: int = op.get_attr("process_set_id")
         self._ignore_name_scope: bool = op.get_attr("ignore_name_scope")
 
@@ -33,12 +32,11 @@ class _Forward:
         """
         agreed = tf.compat.as_str(self._op.get_attr("tensor_name"))
         if agreed:
-            name = f"{normalized(agreed)}{self._member}_{role}"
-            return collective_name(op_type, None, name, self._ignore_name_scope)
+            return collective_name(op_type, None, f"{normalized(agreed)}_{role}", self._ignore_name_scope)
         forward = getattr(self._op.outputs[0], "op", None)
         if forward is None:
             return CollectiveName(None, "")
-        return CollectiveName(f"{op_type}_{normalized(forward.name)}{self._member}_{role}", "")
+        return CollectiveName(f"{op_type}_{normalized(forward.name)}_{role}", "")
 
     def size(self) -> int:
         """The number of members of the process set."""
@@ -126,9 +124,8 @@ def _own_row(forward: _Forward) -> tf.Tensor:
 
 def _each(op: Any, grads: Any, gradient: Callable[[_Forward, tf.Tensor, tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
     """Calls ``gradient(forward, input, grad)`` for each tensor of a grouped op."""
-    count = len(op.inputs)
-    forwards = [_Forward(op, f"_{i + 1}of{count}") for i in range(count)]
-    return [gradient(*one) for one in zip(forwards, op.inputs, _complete(op, grads))]
+    forward = _Forward(op)
+    return [gradient(forward, tensor, grad) for tensor, grad in zip(op.inputs, _complete(op, grads))]
 
 
 def _complete(op: Any, grads: Any) -> list[tf.Tensor]:
