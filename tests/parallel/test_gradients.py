@@ -161,8 +161,6 @@ def test_grouped_allreduce_as_one_by_one(hvd, session, op_name, name):
 
 
 def test_groups_of_mixed_dtypes_with_unused_members(hvd, session):
-    """TensorFlow may give float32 zeros for what nobody used."""
-
     def graph(feed):
         singles, doubles = feed([RANK + 1.0], tf.float32), feed([1.0, RANK + 2.0], tf.float64)
         inputs = [singles, doubles, doubles * 2, feed([RANK])]
@@ -181,6 +179,20 @@ def test_groups_of_mixed_dtypes_with_unused_members(hvd, session):
     assert (of_doubles.dtype, of_doubles.tolist()) == (np.float64, [2.0 * SIZE] * 2)
     assert of_gathered.tolist() == [2.0, 2.0]
     assert of_scattered.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("verb", ["grouped_allreduce", "grouped_allgather", "grouped_reducescatter"])
+def test_groups_take_none_and_float32_for_what_nobody_used(hvd, session, verb):
+    """Some versions of TensorFlow give these."""
+
+    def graph(feed):
+        op = getattr(hvd, verb)([feed(np.ones(SIZE)), feed(np.ones(SIZE))])[0].op
+        upstream = np.ones(session.run(op.outputs[1], feed.values).shape, np.float32)
+        return list(getattr(hvd.mpi_ops, f"_{verb}_grad")(op, None, tf.constant(upstream)))
+
+    unused, used = run(graph)
+    assert (unused.dtype, used.dtype) == (np.float64, np.float64)
+    assert (unused.tolist(), used.tolist()) == ([0.0] * SIZE, [1.0] * SIZE)
 
 
 def test_grouped_allgather_gives_back_own_rows(hvd, session):
