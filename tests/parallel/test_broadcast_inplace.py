@@ -9,7 +9,6 @@ from fed import TRANSFERABLE
 from world import RANK, SIZE
 
 v1 = tf.compat.v1
-pytestmark = pytest.mark.node_split
 KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 SHAPES = [(), (0, 3), (2, 3)]
 

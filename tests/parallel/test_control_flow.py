@@ -10,7 +10,6 @@ import tensorflow as tf
 from world import RANK, SIZE
 
 v1 = tf.compat.v1
-pytestmark = pytest.mark.node_split
 
 RANKS = sum(range(SIZE))
 

@@ -7,8 +7,6 @@ import pytest
 import tensorflow as tf
 from world import RANK, SIZE
 
-pytestmark = pytest.mark.node_split
-
 TOTAL = SIZE * (SIZE + 1) / 2
 
 

@@ -8,8 +8,6 @@ import tensorflow as tf
 from fed import run
 from world import RANK, SIZE
 
-pytestmark = pytest.mark.node_split
-
 RANKS = range(SIZE)
 
 

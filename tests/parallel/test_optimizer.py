@@ -9,7 +9,6 @@ from fed import run
 from world import RANK, SIZE
 
 v1 = tf.compat.v1
-pytestmark = pytest.mark.node_split
 
 MEAN = (SIZE + 1) / 2  # of r + 1
 SGD = v1.train.GradientDescentOptimizer

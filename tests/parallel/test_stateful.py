@@ -8,7 +8,6 @@ import tensorflow as tf
 from world import RANK, SIZE
 
 v1 = tf.compat.v1
-pytestmark = pytest.mark.node_split
 
 TOTAL = SIZE * (SIZE + 1) / 2
 
