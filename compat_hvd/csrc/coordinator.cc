@@ -29,17 +29,16 @@ bool cacheable(Collective collective) {
 
 }  // namespace
 
-Coordinator::Coordinator(const Topology& topology, const ProcessSetTable& sets, const CoordinatorOptions& options)
-    : topology_(topology),
-      sets_(sets),
+Coordinator::Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options)
+    : sets_(sets),
       options_(options),
       cache_(options.cache_capacity),
       inspector_(options.stall),
-      events_(topology.size(), 0),
-      acknowledged_(topology.size(), 0),
-      gone_(topology.size(), false),
-      completed_(topology.size(), 0),
-      joined_(topology.size(), false),
+      events_(ranks, 0),
+      acknowledged_(ranks, 0),
+      gone_(ranks, false),
+      completed_(ranks, 0),
+      joined_(ranks, false),
       next_set_id_(1) {
   while (sets.find(static_cast<int>(next_set_id_))) ++next_set_id_;
 }

@@ -40,7 +40,8 @@ class Coordinator {
     DownMessage message;
   };
 
-  Coordinator(const Topology& topology, const ProcessSetTable& sets, const CoordinatorOptions& options);
+  // `sets` holds the world of `ranks` ranks as set 0, and what init() was given.
+  Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options);
 
   void receive(const UpMessage& message);
   // Forms responses from what is ready. While `busy` (rank 0 is executing), what rank 0 takes part in waits, so that it
@@ -81,7 +82,6 @@ class Coordinator {
   int64_t new_set_id();
   void retire_set(int id, DownMessage* message);
 
-  const Topology& topology_;
   const ProcessSetTable& sets_;
   CoordinatorOptions options_;
   std::unordered_map<std::string, std::unique_ptr<Negotiation>> negotiations_;

@@ -73,7 +73,7 @@ Engine::Engine(Topology topology, NodeMemory* memory, ByteMover* mover, EngineOp
     sets_.add(topology_, static_cast<int>(i) + 1, options_.process_sets[i]);
   }
   if (topology_.is_coordinator()) {
-    coordinator_ = std::make_unique<Coordinator>(topology_, sets_, options_.coordinator);
+    coordinator_ = std::make_unique<Coordinator>(topology_.size(), sets_, options_.coordinator);
   }
 }
 

@@ -35,15 +35,7 @@ class TensorTable {
     entries_.emplace(ticket, std::move(entry));
     return ticket;
   }
-  // The entry in flight under that name, nullptr when there is none.
-  Entry* find(int process_set, const std::string& name) {
-    auto at = by_name_.find(key(process_set, name));
-    return at == by_name_.end() ? nullptr : entries_.at(at->second).get();
-  }
-  Entry* find(uint64_t ticket) {
-    auto at = entries_.find(ticket);
-    return at == entries_.end() ? nullptr : at->second.get();
-  }
+  // Takes an entry out; nullptr when there is none.
   std::unique_ptr<Entry> remove(uint64_t ticket) {
     auto at = entries_.find(ticket);
     if (at == entries_.end()) return nullptr;
