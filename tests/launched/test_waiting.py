@@ -38,7 +38,7 @@ def test_ranks_that_compute_are_not_taken_for_a_deadlock() -> None:
 
 
 def test_past_the_stall_limit_every_rank_gets_an_error_and_the_job_goes_on() -> None:
-    ended = ranks("limit", HOROVOD_STALL_CHECK_TIME_SECONDS="2", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="4")
+    ended = ranks("limit", HOROVOD_STALL_CHECK_TIME_SECONDS="2", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6")
     assert ended.returncode == 0, ended
     assert "Missing ranks:" in ended.stderr
     assert "1: [lonely]" in ended.stderr
