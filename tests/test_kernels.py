@@ -15,6 +15,8 @@ ARGUMENTS = {
     "HorovodReducescatter": {"tensor", "output"},
     "HorovodGroupedReducescatter": {"tensors", "outputs"},
     "HorovodBroadcast": {"tensor", "output"},
+    "HorovodBroadcastInplace": set(),
+    "HorovodBroadcastInplaceResource": {"resources"},
     "HorovodAlltoall": {"tensor", "splits", "output", "received_splits"},
     "HorovodBarrier": set(),
     "HorovodJoin": {"output"},

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from compat_hvd.common import native
+from compat_hvd.tensorflow import old_graphs
 
 # Collectives without a side effect besides their result. Barrier and join are not among them: they exist to be ordered.
 PURE_COLLECTIVES = (
@@ -46,3 +47,4 @@ def leave_unordered(op_types: tuple[str, ...]) -> bool:
 
 LIBRARY = _load_library()
 leave_unordered(PURE_COLLECTIVES)
+old_graphs.install()

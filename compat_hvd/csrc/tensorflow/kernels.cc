@@ -92,9 +92,19 @@ void run_join(void* kernel, TF_OpKernelContext* context, Done done) {
   run->submit(std::move(entry));
 }
 
-// ---- Identity ----
-
 void read_nothing(AttributeReader*, Attributes*) {}
+
+// Reached only by a node that was not replaced on import.
+void run_in_place(void*, TF_OpKernelContext* context) {
+  const TF_StringView node = TF_GetOpKernelName(context);
+  TfStatus failure(Status::failed_precondition(
+      "'" + std::string(node.data, node.len) +
+      "' broadcasts variables in place, which TensorFlow's C interface does not allow. Import its graph after 'import "
+      "compat_hvd.tensorflow' so that it is replaced, or run hvd.broadcast_global_variables(root_rank) instead."));
+  TF_OpKernelContext_Failure(context, failure.get());
+}
+
+// ---- Identity ----
 
 void read_set(AttributeReader* reader, Attributes* attributes) {
   attributes->process_set_id = reader->integer("process_set_id");
@@ -165,11 +175,11 @@ void collective_kernel(const char* op, Create create_function, void (*compute)(v
   register_kernel(op, gpu);
 }
 
-void identity_kernel(const char* op, Create create_function, void (*compute)(void*, TF_OpKernelContext*),
-                     const char* output) {
+void blocking_kernel(const char* op, Create create_function, void (*compute)(void*, TF_OpKernelContext*),
+                     std::initializer_list<const char*> arguments) {
   register_kernel(op, TF_NewKernelBuilder(op, "CPU", create_function, compute, destroy));
   TF_KernelBuilder* gpu = TF_NewKernelBuilder(op, "GPU", create_function, compute, destroy);
-  TF_KernelBuilder_HostMemory(gpu, output);
+  for (const char* argument : arguments) TF_KernelBuilder_HostMemory(gpu, argument);
   register_kernel(op, gpu);
 }
 
@@ -188,13 +198,15 @@ __attribute__((constructor)) void register_all() {
   collective_kernel("HorovodBroadcast", create<read_broadcast>, run_tensors<C::kBroadcast, true>, {"tensor", "output"});
   collective_kernel("HorovodAlltoall", create<read_named>, run_alltoall,
                     {"tensor", "splits", "output", "received_splits"});
+  blocking_kernel("HorovodBroadcastInplace", create<read_nothing>, run_in_place, {});
+  blocking_kernel("HorovodBroadcastInplaceResource", create<read_nothing>, run_in_place, {"resources"});
   collective_kernel("HorovodBarrier", create<read_common>, run_barrier, {});
   collective_kernel("HorovodJoin", create<read_nothing>, run_join, {"output"});
-  identity_kernel("HorovodSize", create<read_set>, size, "size");
-  identity_kernel("HorovodLocalSize", create<read_nothing>, local_size, "local_size");
-  identity_kernel("HorovodRank", create<read_nothing>, rank, "rank");
-  identity_kernel("HorovodLocalRank", create<read_nothing>, local_rank, "local_rank");
-  identity_kernel("HorovodProcessSetIncluded", create<read_set>, included, "included");
+  blocking_kernel("HorovodSize", create<read_set>, size, {"size"});
+  blocking_kernel("HorovodLocalSize", create<read_nothing>, local_size, {"local_size"});
+  blocking_kernel("HorovodRank", create<read_nothing>, rank, {"rank"});
+  blocking_kernel("HorovodLocalRank", create<read_nothing>, local_rank, {"local_rank"});
+  blocking_kernel("HorovodProcessSetIncluded", create<read_set>, included, {"included"});
 }
 
 }  // namespace

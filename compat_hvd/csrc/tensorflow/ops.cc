@@ -95,6 +95,8 @@ void define(const Operation& operation) {
 constexpr char kScope[] = "ignore_name_scope: bool = false";
 constexpr char kSet[] = "process_set_id: int = 0";
 constexpr char kCount[] = "num_tensors: int >= 1";
+constexpr char kVariables[] = "num_variables: int";
+constexpr char kVariableNames[] = "variable_names: list(string)";
 constexpr char kOp[] = "reduce_op: int";
 constexpr char kPrescale[] = "prescale_factor: float";
 constexpr char kPostscale[] = "postscale_factor: float";
@@ -134,6 +136,17 @@ __attribute__((constructor)) void define_all() {
           {"tensor: T"},
           {"output: T"},
           same_shapes});
+  // Of old graphs: nodes that Python replaces when it imports the graph.
+  define({"HorovodBroadcastInplace",
+          {kMovable, "root_rank: int", kSet, kVariables, kVariableNames},
+          {"tensor_refs: Ref(num_variables * T)"},
+          {"output_refs: Ref(num_variables * T)"},
+          same_shapes});
+  define({"HorovodBroadcastInplaceResource",
+          {"root_rank: int", kSet, kVariables, kVariableNames},
+          {"resources: num_variables * resource"},
+          {},
+          no_shape});
   define({"HorovodAlltoall",
           {kMovable, kScope, kSet, kName},
           {"tensor: T", "splits: int32"},
