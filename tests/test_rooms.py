@@ -20,7 +20,17 @@ ROOMS = ("", "common", "tensorflow", "launcher")
 FLOORS = (
     {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces"},
     {"message", "reduce_kernels", "node_memory", "mpi_mover"},
-    {"entry", "agreement", "channel", "slots", "negotiation", "cache_ids", "stall_inspector", "fusion"},
+    {
+        "entry",
+        "agreement",
+        "channel",
+        "slots",
+        "negotiation",
+        "negotiation_table",
+        "cache_ids",
+        "stall_inspector",
+        "fusion",
+    },
     {"coordinator", "control_plane", "execution", "reduction", "distribution", "completion"},
     {"engine"},
     {"runtime"},

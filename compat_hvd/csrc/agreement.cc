@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <utility>
 
 #include "reduce_kernels.h"
@@ -78,15 +79,8 @@ Status check_root(const std::vector<int>& ranks, const Request& request) {
                                   ranks_text(ranks) + "; root ranks are global ranks.");
 }
 
-}  // namespace
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
-Status agreement(const std::vector<int>& ranks, const Requests& request) {
+// The requests themselves; `request(i)` is that of `ranks[i]`.
+Status check_requests(const std::vector<int>& ranks, const Requests& request) {
   const std::string what = name_of(request(0).collective);
   const auto same = [&](const std::string& subject, const auto& describe) {
     return compare(ranks, request, subject, describe);
@@ -120,6 +114,44 @@ Status agreement(const std::vector<int>& ranks, const Requests& request) {
       return {};
   }
   return {};
+}
+
+// Only an allreduce can do without the ranks that have joined.
+Status check_absent(const Negotiation& n) {
+  const Request& request = n.any_request();
+  if (n.all_present() || request.collective == Collective::kAllreduce) return {};
+  std::vector<int> absent;
+  for (int i = 0; i < n.set->size(); ++i) {
+    if (!n.submissions[i].present) absent.push_back(n.set->ranks[i]);
+  }
+  return Status::failed_precondition(std::string(name_of(request.collective)) + " of tensor '" + n.name +
+                                     "' is not supported while ranks have joined (" + ranks_text(absent) +
+                                     "): only allreduce is. Sparse gradients need sparse_as_dense=True.");
+}
+
+Status check_new_set(const Request& request, const ProcessSetTable& sets) {
+  if (request.collective != Collective::kAddProcessSet) return {};
+  const std::vector<int> ranks(request.sizes.begin(), request.sizes.end());
+  const int existing = sets.find(ranks);
+  if (existing < 0) return {};
+  return Status::invalid_argument("a process set with " + ranks_text(ranks) + " exists already: its id is " +
+                                  std::to_string(existing) + ".");
+}
+
+}  // namespace
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+Status agreement(const Negotiation& n, const ProcessSetTable& sets) {
+  Status status = check_absent(n);
+  if (!status.ok() || n.all_cached()) return status;
+  const std::vector<int> positions = n.positions();
+  status = check_requests(n.participants(), [&](int i) -> const Request& { return n.request(positions[i]); });
+  return status.ok() ? check_new_set(n.any_request(), sets) : status;
 }
 
 }  // namespace compat_hvd

@@ -1,15 +1,17 @@
 // Do the requests of all members of a process set fit together?
 #pragma once
 
-#include <functional>
+#include <string>
 #include <vector>
 
-#include "message.h"
+#include "negotiation.h"
+#include "topology.h"
 
 namespace compat_hvd {
 
-// `request(i)` is the request of `ranks[i]`. Returns ok or an error that names the tensor and what each rank sent.
-Status agreement(const std::vector<int>& ranks, const std::function<const Request&(int)>& request);
+// Looks at what those who take part have submitted; the members that have not are those that have joined. Returns ok or
+// an error that names the tensor and what each rank sent. `sets` are the process sets that exist already.
+Status agreement(const Negotiation& n, const ProcessSetTable& sets);
 
 // "rank 2" or "ranks 0, 1, 3".
 std::string ranks_text(const std::vector<int>& ranks);

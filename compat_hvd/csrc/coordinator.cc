@@ -12,8 +12,6 @@ namespace {
 
 constexpr int64_t kInspectionInterval = 500000000;
 
-std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
-
 bool cacheable(Collective collective) {
   switch (collective) {
     case Collective::kAllreduce:
@@ -74,16 +72,6 @@ void Coordinator::receive(const UpMessage& message) {
 
 // ---- Submissions ----
 
-Negotiation* Coordinator::negotiation(const ProcessSetPointer& set, const std::string& name) {
-  std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set->id, name)];
-  if (!slot) slot = std::make_unique<Negotiation>(set, name);
-  return slot.get();
-}
-
-void Coordinator::forget_if_idle(Negotiation* n) {
-  if (n->idle()) negotiations_.erase(key_of(n->set->id, n->name));
-}
-
 void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
   const ProcessSetPointer set = sets_.find(request.process_set);
   if (!set || !set->contains(rank)) {
@@ -95,7 +83,7 @@ void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
                                             ", which holds " + ranks_text(set->ranks) + "."
                                       : "process set " + id + " does not exist, or has not been registered.")));
   }
-  Negotiation* n = negotiation(set, request.name);
+  Negotiation* n = negotiations_.get(set, request.name);
   const int index = set->index_of(rank);
   if (refused(n, rank, index, ticket, request.error)) return;
   const bool joins = request.collective == Collective::kJoin;
@@ -123,14 +111,14 @@ bool Coordinator::refused(Negotiation* n, int rank, int index, uint64_t ticket, 
   for (int member : n->set->ranks) {
     if (!gone_[member]) continue;
     answer(rank, ticket, departure(member, *n));
-    forget_if_idle(n);
+    negotiations_.forget_if_idle(n);
     return true;
   }
   auto debt = n->debts.find(index);
   if (debt != n->debts.end()) {
     answer(rank, ticket, debt->second.status);
     if (--debt->second.count == 0) n->debts.erase(debt);
-    forget_if_idle(n);
+    negotiations_.forget_if_idle(n);
     return true;
   }
   const bool twice = n->submissions[index].present;
@@ -157,7 +145,7 @@ void Coordinator::record(Negotiation* n, int index, Submission submission) {
 void Coordinator::join(int rank) {
   joined_[rank] = true;
   last_joined_ = rank;
-  for (Negotiation* n : incomplete()) {
+  for (Negotiation* n : negotiations_.incomplete()) {
     if (missing(*n).empty()) settle(n);
   }
 }
@@ -174,35 +162,10 @@ std::vector<int> Coordinator::missing(const Negotiation& n) const {
 
 // All who take part have submitted.
 void Coordinator::settle(Negotiation* n) {
-  const Status status = disagreement(*n);
+  const Status status = agreement(*n, sets_);
   if (!status.ok()) return fail(n, -1, 0, status);
   n->ready = true;
   ready_.push_back(n);
-}
-
-Status Coordinator::disagreement(const Negotiation& n) const {
-  const Request& first = n.any_request();
-  if (!n.all_present() && first.collective != Collective::kAllreduce) {
-    std::vector<int> absent;
-    for (int rank : n.set->ranks) {
-      if (!n.submissions[n.set->index_of(rank)].present) absent.push_back(rank);
-    }
-    return Status::failed_precondition(std::string(name_of(first.collective)) + " of tensor '" + n.name +
-                                       "' is not supported while ranks have joined (" + ranks_text(absent) +
-                                       "): only allreduce is. Sparse gradients need sparse_as_dense=True.");
-  }
-  if (n.all_cached()) return {};
-  const std::vector<int> positions = n.positions();
-  Status status = agreement(n.participants(), [&](int i) -> const Request& { return n.request(positions[i]); });
-  if (status.ok() && first.collective == Collective::kAddProcessSet) {
-    const std::vector<int> ranks(first.sizes.begin(), first.sizes.end());
-    const int existing = sets_.find(ranks);
-    if (existing >= 0) {
-      status = Status::invalid_argument("a process set with " + ranks_text(ranks) + " exists already: its id is " +
-                                        std::to_string(existing) + ".");
-    }
-  }
-  return status;
 }
 
 // Answers all who have submitted; `extra` submissions of the member at `index` were answered by the caller. Every
@@ -226,7 +189,7 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
   }
   if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
   n->clear();
-  forget_if_idle(n);
+  negotiations_.forget_if_idle(n);
 }
 
 void Coordinator::answer(int rank, uint64_t ticket, const Status& status) {
@@ -254,7 +217,7 @@ void Coordinator::goodbye(int rank, uint64_t completed) {
   completed_[rank] = completed;
   acknowledged_[rank] = UINT64_MAX;
   // Later submissions are refused because of the departure itself: nobody is left owing.
-  for (Negotiation* n : incomplete()) {
+  for (Negotiation* n : negotiations_.incomplete()) {
     if (!n->set->contains(rank)) continue;
     const Status status = departure(rank, *n);
     fail(n, -1, 0, status);
@@ -307,7 +270,7 @@ void Coordinator::execute(const std::vector<Negotiation*>& group) {
   if (collective == Collective::kJoin) joined_.assign(joined_.size(), false);
   for (int rank : set->ranks) ++events_[rank];
   for (Negotiation* n : group) n->clear();
-  for (Negotiation* n : std::set<Negotiation*>(touched.begin(), touched.end())) forget_if_idle(n);
+  for (Negotiation* n : std::set<Negotiation*>(touched.begin(), touched.end())) negotiations_.forget_if_idle(n);
   for (int32_t rank : message.participants) outgoing_.push_back({Destination::rank(rank), message});
   if (message.participants.empty()) {
     outgoing_.push_back({Destination::process_set(message.process_set), std::move(message)});
@@ -368,38 +331,25 @@ int64_t Coordinator::new_set_id() {
 
 // Nothing of a removed set remains; its id is free for a new one.
 void Coordinator::retire_set(int id, DownMessage* message) {
-  std::vector<Negotiation*> theirs;
-  for (auto& [key, n] : negotiations_) {
-    if (n->set->id == id) theirs.push_back(n.get());
-  }
-  for (Negotiation* n : theirs) {
+  for (Negotiation* n : negotiations_.of_set(id)) {
     n->debts.clear();
     if (n->cache_id != 0) cache_.revoke(n, message);
     const Status removed = Status::invalid_argument("tensor '" + n->name + "': process set " + std::to_string(id) +
                                                     " was removed while it was in use.");
-    const std::string key = key_of(id, n->name);
     for (int i : n->positions()) answer(n->set->ranks[i], n->submissions[i].ticket, removed);
     if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
-    negotiations_.erase(key);
+    negotiations_.remove(n);
   }
   free_set_ids_.push_back(id);
 }
 
 // ---- Waiting ----
 
-std::vector<Negotiation*> Coordinator::incomplete() const {
-  std::vector<Negotiation*> found;
-  for (const auto& [key, n] : negotiations_) {
-    if (n->waiting()) found.push_back(n.get());
-  }
-  return found;
-}
-
 void Coordinator::inspect(int64_t now) {
   now_ = now;
   if (now < next_inspection_ || fatal_) return;
   next_inspection_ = now + kInspectionInterval;
-  const std::vector<Negotiation*> negotiations = incomplete();
+  const std::vector<Negotiation*> negotiations = negotiations_.incomplete();
   std::vector<Waiting> waiting;
   for (const Negotiation* n : negotiations) {
     waiting.push_back({n->name, n->participants(), missing(*n), n->since});

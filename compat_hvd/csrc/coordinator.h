@@ -14,14 +14,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cache_ids.h"
 #include "message.h"
-#include "negotiation.h"
+#include "negotiation_table.h"
 #include "stall_inspector.h"
 #include "topology.h"
 
@@ -64,12 +62,8 @@ class Coordinator {
   void settle(Negotiation* n);
   // Members that must still submit.
   std::vector<int> missing(const Negotiation& n) const;
-  Status disagreement(const Negotiation& n) const;
-  Negotiation* negotiation(const ProcessSetPointer& set, const std::string& name);
-  void forget_if_idle(Negotiation* n);
   void fail(Negotiation* n, int rank, int extra, const Status& status);
   void answer(int rank, uint64_t ticket, const Status& status);
-  std::vector<Negotiation*> incomplete() const;
 
   // Departures
   void goodbye(int rank, uint64_t completed);
@@ -84,7 +78,7 @@ class Coordinator {
 
   const ProcessSetTable& sets_;
   CoordinatorOptions options_;
-  std::unordered_map<std::string, std::unique_ptr<Negotiation>> negotiations_;
+  NegotiationTable negotiations_;
   CacheIds cache_;
   std::deque<Negotiation*> ready_;
   std::vector<Outgoing> outgoing_;
