@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import shlex
 import sys
-from typing import Sequence
+import tempfile
+from typing import Iterator, Sequence
 
 from compat_hvd.common import mpi
-from compat_hvd.launcher.arguments import parse
+from compat_hvd.launcher.arguments import Options, parse
 from compat_hvd.launcher.environment import for_job
 from compat_hvd.launcher.job import Job
 from compat_hvd.launcher.mpich import IntelMpi, Mpich
@@ -30,23 +33,57 @@ def _vendor(library: mpi.MpiLibrary) -> Vendor:
     )
 
 
+def _job(options: Options, attempt: int, commit_file: str | None) -> Job:
+    """Returns the job, not yet started, for the first attempt (0) or a restart."""
+    mark = "hvd" + secrets.token_hex(6)
+    library = mpi.find_library()
+    vendor = _vendor(library)
+    environ = for_job(vendor, mark)
+    environ["COMPAT_HVD_RESTART"] = str(attempt)
+    if commit_file is not None:
+        environ["COMPAT_HVD_COMMIT_FILE"] = commit_file
+    mpiexec = options.mpiexec or find_mpiexec(vendor, library)
+    command = [mpiexec, *vendor.arguments(options, environ, mark)]
+    if options.verbose:
+        print(f"compat-hvdrun: mpi4py loads {library}\n{shlex.join(command)}", file=sys.stderr, flush=True)
+    tags = vendor.tags(library, mark) if options.separates else None
+    return Job(command, environ, Output(tags, vendor.records(mark), options, append=attempt > 0))
+
+
+@contextlib.contextmanager
+def _commit_file(options: Options) -> Iterator[str | None]:
+    """Gives the file for commits: the one asked for, or with restarts one that is gone afterwards."""
+    if options.commit_file is not None or not options.restarts:
+        yield options.commit_file
+        return
+    with tempfile.TemporaryDirectory(prefix="compat-hvdrun-") as directory:
+        yield os.path.join(directory, "commit")
+
+
+def _run(options: Options) -> int:
+    with _commit_file(options) as commit_file:
+        for attempt in range(options.restarts + 1):
+            job = _job(options, attempt, commit_file)
+            status = job.run()
+            if status == 0 or job.told_to_end or attempt == options.restarts:
+                break
+            print(
+                f"compat-hvdrun: starting the job again, restart {attempt + 1} of {options.restarts}",
+                file=sys.stderr,
+                flush=True,
+            )
+    return status
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line ``argv`` (default: the process's) and returns the status for the shell.
 
-    That is the first non-zero status of a rank, 128 + N for a rank killed by signal N, 2 if nothing could be started.
+    That is the first non-zero status of a rank, 128 + N for a rank killed by signal N, 2 if nothing could be started;
+    after restarts, that of the last job.
     """
     options = parse(argv)
-    mark = "hvd" + secrets.token_hex(6)
     try:
-        library = mpi.find_library()
-        vendor = _vendor(library)
-        environ = for_job(vendor, mark)
-        mpiexec = options.mpiexec or find_mpiexec(vendor, library)
-        command = [mpiexec, *vendor.arguments(options, environ, mark)]
-        if options.verbose:
-            print(f"compat-hvdrun: mpi4py loads {library}\n{shlex.join(command)}", file=sys.stderr, flush=True)
-        output = Output(vendor.tags(library, mark) if options.separates else None, vendor.records(mark), options)
-        return Job(command, environ, output).run()
+        return _run(options)
     except (ImportError, OSError, LauncherError) as error:
         print(f"compat-hvdrun: {error}", file=sys.stderr)
         return USAGE_ERROR

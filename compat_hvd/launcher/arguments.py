@@ -23,6 +23,8 @@ class Options(NamedTuple):
     mpi_args: list[str]
     output_directory: str | None
     tag: bool
+    restarts: int
+    commit_file: str | None
     verbose: bool
 
     @property
@@ -39,6 +41,16 @@ def _rank_count(text: str) -> int:
 
 
 _rank_count.__name__ = "number of ranks"
+
+
+def _restart_count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError
+    return count
+
+
+_restart_count.__name__ = "number of restarts"
 
 
 def _hosts(text: str) -> str:
@@ -67,6 +79,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--mpi-args", metavar="ARGS", default="", help='more options for mpiexec, as in --mpi-args="-iface eth0"')
     add("--output-filename", dest="output_directory", metavar="DIR", help="also write DIR/rank.R/stdout and stderr")
     add("--no-tag", dest="tag", action="store_false", help="print output as it comes, without [rank]<stream>:")
+    add(
+        "--restarts",
+        metavar="N",
+        type=_restart_count,
+        default=0,
+        help="start the job again, at most N times, when a rank has failed",
+    )
+    add(
+        "--commit-file",
+        metavar="PATH",
+        help="where rank 0 keeps the last commit of an elastic state (default with --restarts: a file that is removed)",
+    )
     add("--verbose", action="store_true", help="print the mpiexec command line")
     add("-v", "--version", action="version", version=f"compat_hvd {__version__}")
     add("command", nargs=argparse.REMAINDER, help="program and arguments; script.py is run with this Python")
@@ -106,5 +130,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         mpi_args=shlex.split(given.mpi_args),
         output_directory=given.output_directory,
         tag=given.tag,
+        restarts=given.restarts,
+        commit_file=given.commit_file and os.path.abspath(given.commit_file),
         verbose=given.verbose,
     )

@@ -59,6 +59,11 @@ class Job:
                 kill_marked(self._mark)
         return status
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether a signal, or the loss of its reader, has ended the job."""
+        return self._signal is not None
+
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Returns mpiexec's status (negative: a signal) when it has ended and what it printed has been passed on."""
         with selectors.DefaultSelector() as selector:

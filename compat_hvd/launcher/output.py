@@ -90,7 +90,9 @@ class _Lines:
 class _RankStream:
     """One stream of one rank (or of mpiexec itself, rank None) on its way to the launcher's stream and to its file."""
 
-    def __init__(self, rank: int | None, name: str, sink: Sink, options: Options, records: Marks | None) -> None:
+    def __init__(
+        self, rank: int | None, name: str, sink: Sink, options: Options, records: Marks | None, append: bool
+    ) -> None:
         self._rank = rank
         self._statuses: list[tuple[int, int]] = []
         self._records = _Scanner(records) if records else None
@@ -103,7 +105,8 @@ class _RankStream:
             width = len(str(options.ranks - 1))
             directory = os.path.join(options.output_directory, f"rank.{rank:0{width}}")
             os.makedirs(directory, exist_ok=True)
-            self._file = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            mode = os.O_APPEND if append else os.O_TRUNC
+            self._file = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | mode, 0o666)
             self._sinks.append(_writer(self._file))
 
     def write(self, data: bytes) -> bytes:
@@ -141,16 +144,18 @@ class _RankStream:
 class Output:
     """Takes what mpiexec prints and writes it to the launcher's own streams and to the ranks' files.
 
-    ``tags`` precede a rank's output and give the rank; ``records`` tell a rank's exit status and are taken out.
+    ``tags`` precede a rank's output and give the rank; ``records`` tell a rank's exit status and are taken out. With
+    ``append`` the ranks' files keep what they have.
     """
 
-    def __init__(self, tags: Marks | None, records: Marks | None, options: Options) -> None:
+    def __init__(self, tags: Marks | None, records: Marks | None, options: Options, append: bool = False) -> None:
         self._statuses: list[tuple[int, int]] = []
         self._tags = {name: _Scanner(tags) for name in ("stdout", "stderr")} if tags else {}
         self._current: dict[str, int | None] = {"stdout": None, "stderr": None}
         self._streams: dict[tuple[int | None, str], _RankStream] = {}
         self._records = records
         self._options = options
+        self._append = append
         if options.output_directory is not None:
             for rank in range(options.ranks):
                 for name in self._current:
@@ -212,7 +217,7 @@ class Output:
     def _stream(self, rank: int | None, name: str) -> _RankStream:
         if (rank, name) not in self._streams:
             sink = _writer(1 if name == "stdout" else 2)
-            self._streams[rank, name] = _RankStream(rank, name, sink, self._options, self._records)
+            self._streams[rank, name] = _RankStream(rank, name, sink, self._options, self._records, self._append)
         return self._streams[rank, name]
 
 

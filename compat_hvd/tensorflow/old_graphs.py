@@ -1,7 +1,7 @@
 """Graphs that Horovod wrote: their in-place broadcasts become broadcasts and assignments when they are imported.
 
 A kernel cannot write a variable through TensorFlow's C interface. So the ops ``HorovodBroadcastInplace`` (of reference
-variables) and ``HorovodBroadcastInplaceResource`` are defined, but TensorFlow's own ops around ``HorovodBroadcast`` take
+variables) and ``HorovodBroadcastInplaceResource`` are defined, but TensorFlow's own ops around a broadcast take
 the place of their nodes. The names of nodes and of their outputs stay.
 """
 
