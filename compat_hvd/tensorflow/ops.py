@@ -143,6 +143,7 @@ def build_group(
     tensors: list[tf.Tensor],
     name: str | None,
     ignore_name_scope: bool,
+    agreed: str = "",
 ) -> list[tf.Tensor]:
     """Creates a grouped op or, where its tensors are of several dtypes, which none takes, an op for each.
 
@@ -153,10 +154,10 @@ def build_group(
         create: called with a tensor or the list, its name, and ``verb`` or ``"grouped_" + verb``.
         verb: ``"allreduce"``, ``"allgather"`` or ``"reducescatter"``.
         tensors: at least one.
-        name, ignore_name_scope: as in ``names.collective_name``.
+        name, ignore_name_scope, agreed: as in ``names.collective_name``.
     """
     op_type = f"HorovodGrouped{verb.capitalize()}"
-    chosen = collective_name(op_type, tensors, name, ignore_name_scope)
+    chosen = collective_name(op_type, tensors, name, ignore_name_scope, agreed)
     if len({tensor.dtype.base_dtype for tensor in tensors}) == 1:
         return list(create(tensors, chosen, f"grouped_{verb}"))
     count = len(tensors)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.compression import Compression, Compressor
-from compat_hvd.tensorflow.gradients import exchanges, predivided, reduce_gradients, scale_locally
+from compat_hvd.tensorflow.gradients import GradientReduction, checked_groups, predivided
 from compat_hvd.tensorflow.names import GradientScope
 from compat_hvd.tensorflow.ops import Adasum, Average
 from compat_hvd.tensorflow.reduction import Reduction
@@ -23,15 +22,10 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     Everything else, attributes included, is that of the wrapped optimizer.
     """
 
-    def __init__(
-        self, optimizer: Any, name: str, use_locking: bool, how: Reduction, sparse_as_dense: bool, scale_local: bool
-    ) -> None:
+    def __init__(self, optimizer: Any, name: str, use_locking: bool, reduction: GradientReduction) -> None:
         self._optimizer = optimizer
         super().__init__(name=name, use_locking=use_locking)
-        self._how = how
-        self._sparse_as_dense = sparse_as_dense
-        self._scale_local = scale_local
-        self._local_variables: set[Any] = set()
+        self._reduction = reduction
         self._scope = GradientScope(name)
 
     def __getattr__(self, name: str) -> Any:
@@ -41,7 +35,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
 
     def register_local_var(self, var: Any) -> None:
         """Leaves the gradient of a variable unreduced; it is divided by size() unless scale_local_gradients=False."""
-        self._local_variables.add(var.ref())
+        self._reduction.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Computes gradients with the wrapped optimizer, which gets all arguments, and reduces them.
@@ -50,21 +44,9 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
             Pairs (gradient, variable) in the wrapped optimizer's order; None gradients stay None.
         """
         pairs = list(self._optimizer.compute_gradients(*args, **kwargs))
-        with tf.name_scope(f"{self._name}_Allreduce"):
-            reduced = iter(self._reduce([pair for pair in pairs if not self._is_local(pair[1])]))
-            return [(self._scale(g), v) if self._is_local(v) else (next(reduced), v) for g, v in pairs]
-
-    def _is_local(self, variable: Any) -> bool:
-        return bool(self._local_variables) and variable.ref() in self._local_variables
-
-    def _reduce(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        return reduce_gradients(gradients, variables, self._how, self._sparse_as_dense, self._scope.next_prefix())
-
-    def _scale(self, gradient: Any) -> Any:
-        if self._scale_local and exchanges(self._how.process_set):
-            return scale_locally(gradient, self._how.process_set)
-        return gradient
+        with tf.name_scope(f"{self._name}_Allreduce"):
+            return list(zip(self._reduction.apply(gradients, variables, self._scope.next_prefix()), variables))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the wrapped optimizer's ``apply_gradients`` with all arguments."""
@@ -115,8 +97,8 @@ def DistributedOptimizer(
         gradient_predivide_factor: with Average, divide by it before the sum and multiply with it after.
         average_aggregated_gradients: has no effect while backward_passes_per_step is 1.
         num_groups: older form of ``groups``.
-        groups: a number of groups, or lists of variables. Gradients that are ready together travel together whatever
-            the grouping, so this changes no result.
+        groups: which gradients are submitted together: a number of groups of consecutive ones, or lists of variables.
+            This changes no result.
         process_set: the ranks taking part; on other ranks gradients stay as they are.
         scale_local_gradients: divide gradients of variables given to ``register_local_var`` by the number of ranks.
 
@@ -131,7 +113,7 @@ def DistributedOptimizer(
     prescale, postscale = predivided(op, gradient_predivide_factor)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
-    _check_groups(num_groups, groups)
+    groups = checked_groups(num_groups, groups)
     how = Reduction(op, prescale, postscale, compression, device_dense, device_sparse, process_set)
     _check_optimizer(optimizer)
     if backward_passes_per_step != 1:
@@ -139,26 +121,8 @@ def DistributedOptimizer(
             f"backward_passes_per_step={backward_passes_per_step} is not available in this version of compat_hvd; "
             "only 1 is"
         )
-    return _DistributedOptimizer(
-        optimizer,
-        name or f"Distributed{type(optimizer).__name__}",
-        use_locking,
-        how,
-        sparse_as_dense,
-        scale_local_gradients,
-    )
-
-
-def _check_groups(num_groups: int, groups: int | list[list[Any]] | None) -> None:
-    if num_groups != 0:
-        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if isinstance(groups, list):
-        valid = all(isinstance(group, (list, tuple)) for group in groups)
-    else:
-        valid = groups is None or groups > 0
-    if not valid:
-        raise ValueError(f"groups={groups!r} is neither a positive number nor a list of lists of tf.Variable")
+    reduction = GradientReduction(how, sparse_as_dense, groups, scale_local_gradients)
+    return _DistributedOptimizer(optimizer, name or f"Distributed{type(optimizer).__name__}", use_locking, reduction)
 
 
 def _check_optimizer(optimizer: Any) -> None:

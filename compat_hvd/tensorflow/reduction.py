@@ -78,24 +78,27 @@ class Reduction:
         factors = float(self.prescale_factor), float(self.postscale_factor)
         return reduce_op(tensor, name, self.op, *factors, self.ignore_name_scope, process_set_id, verb)
 
-    def apply_to_group(self, tensors: Sequence[Any], name: str | None = None) -> list[tf.Tensor | tf.IndexedSlices]:
-        """Reduces several tensors, the dense ones submitted together."""
+    def apply_to_group(
+        self, tensors: Sequence[Any], name: str | None = None, agreed: str = ""
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
+        """Reduces several tensors, the dense ones submitted together; ``name`` and ``agreed`` as in ``apply``."""
         results: list[Any] = list(tensors)
         sparse = [i for i, one in enumerate(tensors) if isinstance(one, tf.IndexedSlices)]
         for i in sparse:
-            results[i] = self.apply(tensors[i], name and f"{name}_{i + 1}of{len(tensors)}")
+            member = f"_{i + 1}of{len(tensors)}"
+            results[i] = self.apply(tensors[i], name and name + member, agreed and agreed + member)
         dense = [i for i in range(len(tensors)) if i not in sparse]
         values = [as_tensor("grouped_allreduce", tensors[i], REDUCIBLE) for i in dense]
-        for i, reduced in zip(dense, self._group("allreduce", values, name)):
+        for i, reduced in zip(dense, self._group("allreduce", values, name, agreed)):
             results[i] = reduced
         return results
 
-    def _group(self, verb: str, tensors: Sequence[tf.Tensor], name: str | None) -> list[tf.Tensor]:
+    def _group(self, verb: str, tensors: Sequence[tf.Tensor], name: str | None, agreed: str = "") -> list[tf.Tensor]:
         if not tensors:
             return []
         with tf.device(self.device_dense):
             compressed, contexts = zip(*(self.compression.compress(tensor) for tensor in tensors))
-            reduced = build_group(self._create, verb, list(compressed), name, self.ignore_name_scope)
+            reduced = build_group(self._create, verb, list(compressed), name, self.ignore_name_scope, agreed)
             return [self.compression.decompress(one, context) for one, context in zip(reduced, contexts)]
 
     def scatter(self, value: Any, name: str | None = None) -> tf.Tensor:

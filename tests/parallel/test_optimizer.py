@@ -75,6 +75,7 @@ def test_none_gradients_and_clipping_after_the_reduction(hvd, session):
         ({"op": "Product"}, float(np.prod(range(1, SIZE + 1)))),
         ({"gradient_predivide_factor": 4.0}, MEAN),
         ({"compression": "fp16"}, MEAN),
+        ({"compression": "bf16"}, MEAN),
         ({"groups": 2}, MEAN),
         ({"groups": []}, MEAN),
         ({"device_dense": "/cpu:0", "device_sparse": "/cpu:0", "use_locking": True, "name": "mine"}, MEAN),
@@ -86,7 +87,7 @@ def test_arguments(hvd, session, arguments, expected):
     if "op" in arguments:
         arguments["op"] = getattr(hvd, arguments["op"])
     if "compression" in arguments:
-        arguments["compression"] = hvd.Compression.fp16
+        arguments["compression"] = getattr(hvd.Compression, arguments["compression"])
     w, c = variable("w", [0.0]), v1.placeholder(tf.float32, [1])
     step = hvd.DistributedOptimizer(SGD(1.0), **arguments).minimize(tf.reduce_sum(w * c))
     session.run(v1.global_variables_initializer())
