@@ -32,7 +32,7 @@ def predivided(op: int, gradient_predivide_factor: float) -> tuple[float, float]
     return 1.0 / gradient_predivide_factor, gradient_predivide_factor
 
 
-def checked_groups(num_groups: int, groups: Groups) -> Groups:
+def checked_groups(num_groups: int, groups: Any) -> Groups:
     """What the arguments ``groups`` and its older form ``num_groups`` of an optimizer or a tape ask for.
 
     Raises:
@@ -41,13 +41,13 @@ def checked_groups(num_groups: int, groups: Groups) -> Groups:
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
-    if isinstance(groups, (list, tuple)):
-        valid = all(isinstance(group, (list, tuple)) for group in groups)
-    else:
-        valid = groups is None or (isinstance(groups, Integral) and groups > 0)
-    if not valid:
-        raise ValueError(f"groups={groups!r} is neither a positive number nor a list of lists of tf.Variable")
-    return groups
+    if groups is None:
+        return None
+    if isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups):
+        return groups
+    if isinstance(groups, Integral) and int(groups) > 0:
+        return int(groups)
+    raise ValueError(f"groups={groups!r} is neither a positive number nor a list of lists of tf.Variable")
 
 
 def exchanges(process_set: ProcessSet) -> bool:
@@ -102,8 +102,8 @@ def _grouped(gradients: Sequence[Gradient], variables: Sequence[Any], groups: Gr
     A grouped op takes dense tensors of one dtype, so groups are divided further where that is needed.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    if isinstance(groups, Integral):
-        chunks = enumerate(split_list(present, max(1, min(int(groups), len(present)))))
+    if isinstance(groups, int):
+        chunks = enumerate(split_list(present, max(1, min(groups, len(present)))))
         group_of = {i: number for number, chunk in chunks for i in chunk}
     else:
         listed = {id(variable): number for number, group in enumerate(groups or ()) for variable in group}

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.compression import Compression, Compressor
-from compat_hvd.tensorflow.gradients import GradientReduction, checked_groups, predivided
+from compat_hvd.tensorflow.gradients import GradientReduction, Groups, checked_groups, predivided
 from compat_hvd.tensorflow.names import GradientScope
 from compat_hvd.tensorflow.ops import Adasum, Average
 from compat_hvd.tensorflow.reduction import Reduction
@@ -78,7 +78,7 @@ def DistributedOptimizer(
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
-    groups: int | list[list[Any]] | None = None,
+    groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> _DistributedOptimizer:
@@ -90,7 +90,7 @@ def DistributedOptimizer(
             class name of the optimizer.
         use_locking: as for any TF1 optimizer.
         device_dense, device_sparse: the device to place reductions on, for dense gradients and IndexedSlices.
-        compression: how dense gradients are sent: ``Compression.none`` or ``Compression.fp16``.
+        compression: how dense gradients are sent: ``Compression.none``, ``fp16`` or ``bf16``.
         sparse_as_dense: turn IndexedSlices into dense gradients before the reduction.
         backward_passes_per_step: must be 1 in this version.
         op: Average, Sum, Min, Max or Product.

@@ -29,7 +29,7 @@ def reducescatter(
         tensor: of at least one dimension, the same shape and dtype on every rank. Where its rows cannot be divided
             equally, the first ranks get one more; there may be fewer rows than ranks.
         device_dense: the device to place the op on.
-        compression: how the tensor is sent: ``Compression.none`` or ``Compression.fp16``.
+        compression: how the tensor is sent: ``Compression.none``, ``fp16`` or ``bf16``.
         op: Average (default), Sum, Min, Max or Product.
         name: the name by which ranks match this collective; by default made from the tensor's name.
         process_set: the ranks taking part.

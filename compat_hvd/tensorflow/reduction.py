@@ -163,7 +163,7 @@ def allreduce(
             gathered: the result holds every rank's slices, divided by the number of ranks for an average.
         average: older form of ``op``: True for Average, False for Sum.
         device_dense, device_sparse: the device to place the ops on, for dense tensors and IndexedSlices.
-        compression: how dense tensors are sent: ``Compression.none`` or ``Compression.fp16``.
+        compression: how dense tensors are sent: ``Compression.none``, ``fp16`` or ``bf16``.
         op: Average (default), Sum, Min, Max or Product.
         prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction.
         name: the name by which ranks match this collective; by default made from the tensor's name.
