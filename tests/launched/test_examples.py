@@ -117,6 +117,38 @@ def test_missing_data_ends_the_job_with_the_reason(tmp_path):
     assert "nowhere does not exist; give an mnist.npz file or a folder" in output
 
 
+@pytest.mark.parametrize("gradients", ["sparse", "dense"])
+def test_word_vectors_are_learned_and_equal_on_the_ranks(gradients, tmp_path):
+    arguments = ["--steps", 400, "--log-every", 50, "--save-vectors", tmp_path / "rank{rank}.npz"]
+    output = train("word2vec_session.py", *arguments, *(["--sparse-as-dense"] if gradients == "dense" else []))
+    losses = [float(text) for text in re.findall(r"step \d+/200  loss ([\d.]+)", output)]
+    assert len(losses) == 4
+    assert losses[-1] < 0.7 * losses[0]
+    assert len(re.findall(r"near \w+: (?:\w+, ){4}\w+", output)) == 3
+    first, second = (np.load(tmp_path / f"rank{rank}.npz")["embeddings"] for rank in (0, 1))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_word_vectors_of_a_text_file(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("function module " * 500)
+    output = train("word2vec_session.py", "--text", text, "--steps", 20, "--negatives", 2)
+    assert re.findall(r"near (\w+): (.*)", output) == [("function", "module"), ("module", "function")]
+
+
+@pytest.mark.parametrize(("model", "gradients"), [("mlp", 6), pytest.param("resnet50", 161, marks=pytest.mark.long)])
+def test_the_synthetic_benchmark(model, gradients):
+    small = ["--image-size", 32, "--batch-size", 2, "--num-iters", 3, "--num-batches-per-iter", 1]
+    output = train("synthetic_benchmark.py", "--model", model, *small)
+    assert f"{model}, batch size 2, {gradients} gradients" in output
+    (rank,), (all_ranks,) = (
+        [float(rate) for rate in re.findall(rf"images/s {whose}: ([\d.]+) ± [\d.]+", output)]
+        for whose in ("per rank", "of 2 ranks")
+    )
+    assert all_ranks == pytest.approx(2 * rank, rel=0.01, abs=0.2)
+    assert re.search(r"scaling efficiency: \d+\.\d % of", output)
+
+
 def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code, printed = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", text, flags=re.DOTALL).groups()
