@@ -12,6 +12,7 @@ from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.names import normalized, variable_names
 from compat_hvd.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from compat_hvd.tensorflow.ops import TRANSFERABLE, broadcast, registered_id
+from compat_hvd.tensorflow.variables import native
 
 __all__ = [
     "allgather_object",
@@ -24,6 +25,9 @@ __all__ = [
 
 _OPAQUE = (tf.string, tf.resource, tf.variant)
 
+# Sent as the bits they are: no collective takes these dtypes, but Keras keeps the states of its random numbers in them.
+_SENT_AS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
+
 
 def broadcast_variables(
     variables: Iterable[Any],
@@ -34,8 +38,8 @@ def broadcast_variables(
     """Assigns the root's values to variables on every rank of a process set.
 
     Args:
-        variables: resource or reference variables of any numeric or bool dtype and any shape, the same on every rank.
-            Variables of strings are left out with a warning.
+        variables: resource or reference variables, or variables of Keras, of any numeric or bool dtype and any shape,
+            the same on every rank. Variables of strings are left out with a warning.
         root_rank: the global rank whose values are sent.
         process_set: the ranks taking part.
         inplace: accepted for scripts that give it; the result is the same, that of ``broadcast_``.
@@ -95,7 +99,7 @@ def broadcast_(
     prefix = name or "HorovodBroadcastInplace"
     if tf.executing_eagerly():
         _run_all(chosen, root_rank, prefix, process_set)
-        return [variable.read_value() for variable in chosen]
+        return [native(variable).read_value() for variable in chosen]
     assigned = _assign_all(chosen, root_rank, prefix, process_set, read_value=True)
     return assigned if kinds == {False} else [variable.read_value() for variable in assigned]
 
@@ -108,8 +112,17 @@ def _assign_all(
     variables: list[Any], root_rank: int, prefix: str, process_set: ProcessSet, read_value: bool = False
 ) -> list[Any]:
     names = [f"{prefix}_{normalized(name)}_0" for name in variable_names(variables)]
-    values = [broadcast(v, root_rank, name=n, process_set=process_set) for v, n in zip(variables, names)]
-    return [v.assign(value, read_value=read_value) for v, value in zip(variables, values)]
+    natives = [native(variable) for variable in variables]
+    values = [_broadcast(v, root_rank, n, process_set) for v, n in zip(natives, names)]
+    return [v.assign(value, read_value=read_value) for v, value in zip(natives, values)]
+
+
+def _broadcast(variable: Any, root_rank: int, name: str, process_set: ProcessSet) -> tf.Tensor:
+    dtype = variable.dtype.base_dtype
+    if dtype not in _SENT_AS:
+        return broadcast(variable, root_rank, name=name, process_set=process_set)
+    bits = tf.bitcast(variable, _SENT_AS[dtype])
+    return tf.bitcast(broadcast(bits, root_rank, name=name, process_set=process_set), dtype)
 
 
 def _run_all(variables: list[Any], root_rank: int, prefix: str, process_set: ProcessSet) -> None:
@@ -126,7 +139,7 @@ def _run_all(variables: list[Any], root_rank: int, prefix: str, process_set: Pro
 def _sendable(variables: Iterable[Any]) -> list[Any]:
     chosen, left_out = [], []
     for variable in variables:
-        dtype = variable.dtype.base_dtype
+        dtype = tf.as_dtype(variable.dtype).base_dtype
         if dtype in _OPAQUE:
             left_out.append(f"{variable.name} ({dtype.name})")
         else:
@@ -139,8 +152,8 @@ def _sendable(variables: Iterable[Any]) -> list[Any]:
 
 def _check_dtypes(variables: list[Any]) -> None:
     for variable in variables:
-        dtype = variable.dtype.base_dtype
-        if dtype not in TRANSFERABLE:
+        dtype = tf.as_dtype(variable.dtype).base_dtype
+        if dtype not in TRANSFERABLE and dtype not in _SENT_AS:
             raise TypeError(f"hvd: variable {variable.name} has dtype {dtype.name}, which cannot be broadcast")
 
 

@@ -49,6 +49,35 @@ def test_every_dtype_and_shape(hvd, session, use_resource, root):
 
 
 @KINDS
+def test_unsigned_integers_that_no_collective_takes(hvd, session, use_resource):
+    contents = [np.array([2**31 + RANK, RANK], np.uint32), np.array(2**63 + RANK, np.uint64)]
+    variables = [
+        v1.get_variable(f"v{i}", initializer=value, use_resource=use_resource) for i, value in enumerate(contents)
+    ]
+    operation = hvd.broadcast_variables(variables, SIZE - 1)
+    session.run(v1.global_variables_initializer())
+    operation.run()
+    first, second = session.run(variables)
+    assert (first.dtype, second.dtype) == (np.uint32, np.uint64)
+    assert (first.tolist(), second.tolist()) == ([2**31 + SIZE - 1, SIZE - 1], 2**63 + SIZE - 1)
+
+
+def test_variables_of_keras(hvd):
+    """Of whatever Keras is installed: layers share names, and the state of random numbers is uint32."""
+    layers = [tf.keras.layers.Dense(3, kernel_initializer="ones"), tf.keras.layers.Dropout(0.5, seed=RANK)]
+    model = tf.keras.Sequential([tf.keras.Input([2]), *layers, tf.keras.layers.Dense(3)])
+    for variable in layers[0].variables:
+        variable.assign(variable + RANK)
+    values = [variable.numpy() for variable in model.variables]
+    expected = hvd.broadcast_object(values, root_rank=SIZE - 1)
+    assert hvd.broadcast_variables(model.variables, SIZE - 1) is None
+    for variable, value in zip(model.variables, expected):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    updated = hvd.broadcast_(layers[0].variables, SIZE - 1)
+    np.testing.assert_array_equal(updated[0], np.full([2, 3], SIZE))
+
+
+@KINDS
 def test_strings_are_left_out_with_one_warning(hvd, session, use_resource):
     """BR-10, its end."""
     text = v1.get_variable("text", initializer=f"rank {RANK}", use_resource=use_resource)
