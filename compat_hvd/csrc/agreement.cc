@@ -87,6 +87,8 @@ Status check_requests(const std::vector<int>& ranks, const Requests& request) {
   };
   const auto shape = [](const Request& r) { return "shape " + shape_text(r.shape); };
   Status status = same("operations", [](const Request& r) { return std::string(name_of(r.collective)); });
+  if (status.ok())
+    status = same("group sizes", [](const Request& r) { return "a group of " + std::to_string(r.group_size); });
   if (status.ok()) status = same("data types", [](const Request& r) { return std::string(name_of(r.dtype)); });
   if (!status.ok()) return status;
   switch (request(0).collective) {

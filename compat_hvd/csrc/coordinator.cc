@@ -83,7 +83,7 @@ void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
                                             ", which holds " + ranks_text(set->ranks) + "."
                                       : "process set " + id + " does not exist, or has not been registered.")));
   }
-  Negotiation* n = negotiations_.get(set, request.name);
+  Negotiation* n = negotiations_.get(set, request.key(), request.name);
   const int index = set->index_of(rank);
   if (refused(n, rank, index, ticket, request.error)) return;
   const bool joins = request.collective == Collective::kJoin;
@@ -145,9 +145,13 @@ void Coordinator::record(Negotiation* n, int index, Submission submission) {
 void Coordinator::join(int rank) {
   joined_[rank] = true;
   last_joined_ = rank;
-  for (Negotiation* n : negotiations_.incomplete()) {
-    if (missing(*n).empty()) settle(n);
-  }
+  const auto complete = [this]() -> Negotiation* {
+    const std::vector<Negotiation*> all = negotiations_.incomplete();
+    const auto at = std::find_if(all.begin(), all.end(), [this](Negotiation* n) { return missing(*n).empty(); });
+    return at == all.end() ? nullptr : *at;
+  };
+  // One at a time: the failure of one may end others of its group.
+  while (Negotiation* n = complete()) settle(n);
 }
 
 std::vector<int> Coordinator::missing(const Negotiation& n) const {
@@ -163,9 +167,32 @@ std::vector<int> Coordinator::missing(const Negotiation& n) const {
 // All who take part have submitted.
 void Coordinator::settle(Negotiation* n) {
   const Status status = agreement(*n, sets_);
-  if (!status.ok()) return fail(n, -1, 0, status);
+  if (!status.ok()) {
+    fail_rest_of_group(*n, status);
+    return fail(n, -1, 0, status);
+  }
   n->ready = true;
   ready_.push_back(n);
+}
+
+// Where the members' groups differ in size, the tensors that only some of them have fail as well. Each of those comes
+// by itself: this is done once, at the first tensor of the group.
+void Coordinator::fail_rest_of_group(const Negotiation& n, const Status& status) {
+  const Request first = n.any_request();
+  if (first.group_member != 1) return;
+  std::vector<int> sizes(n.set->size(), 0);
+  int smallest = first.group_size;
+  for (int i : n.positions()) smallest = std::min(smallest, sizes[i] = n.request(i).group_size);
+  for (int member = smallest + 1; member <= *std::max_element(sizes.begin(), sizes.end()); ++member) {
+    Negotiation* rest = negotiations_.get(n.set, first.key_of_member(member), n.name);
+    for (int i : n.positions()) {
+      if (sizes[i] < member) continue;
+      const Submission& submission = rest->submissions[i];
+      submission.present ? answer(n.set->ranks[i], submission.ticket, status) : rest->owe(i, 1, status);
+    }
+    rest->clear();
+    negotiations_.forget_if_idle(rest);
+  }
 }
 
 // Answers all who have submitted; `extra` submissions of the member at `index` were answered by the caller. Every
@@ -183,9 +210,7 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
     // A rank that has joined submits nothing more of this round.
     const bool excused = n->set->id == 0 && joined_[rank];
     if (submitted[i] == most || excused) continue;
-    Debt& debt = n->debts[static_cast<int>(i)];
-    debt.count += most - submitted[i];
-    debt.status = status;
+    n->owe(static_cast<int>(i), most - submitted[i], status);
   }
   if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
   n->clear();
@@ -279,7 +304,7 @@ void Coordinator::execute(const std::vector<Negotiation*>& group) {
 
 ExecuteItem Coordinator::item_for(const Negotiation& n) {
   ExecuteItem item;
-  item.name = n.name;
+  item.name = n.key;
   const Request& request = n.any_request();
   switch (request.collective) {
     case Collective::kAllgather:

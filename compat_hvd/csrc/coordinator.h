@@ -60,6 +60,7 @@ class Coordinator {
   void record(Negotiation* n, int index, Submission submission);
   void join(int rank);
   void settle(Negotiation* n);
+  void fail_rest_of_group(const Negotiation& n, const Status& status);
   // Members that must still submit.
   std::vector<int> missing(const Negotiation& n) const;
   void fail(Negotiation* n, int rank, int extra, const Status& status);

@@ -18,7 +18,8 @@ std::string key_of(int set, const std::string& name) { return std::to_string(set
 // Equal but for the variable part, and valid.
 bool same_signature(const Request& a, const Request& b) {
   if (a.collective != b.collective || a.dtype != b.dtype || a.op != b.op || a.prescale != b.prescale ||
-      a.postscale != b.postscale || a.root != b.root || a.shape.size() != b.shape.size() || !b.error.ok()) {
+      a.postscale != b.postscale || a.root != b.root || a.group_size != b.group_size ||
+      a.shape.size() != b.shape.size() || !b.error.ok()) {
     return false;
   }
   const bool rows_vary = a.collective == Collective::kAllgather || a.collective == Collective::kAlltoall;
@@ -166,6 +167,9 @@ void Engine::send(UpMessage message) {
 
 void Engine::announce(std::unique_ptr<Entry> entry) {
   if (has_fatal()) return options_.complete(std::move(entry), fatal());
+  // All joins have one name. They carry no values that could be mixed: one that comes early simply waits.
+  if (entry->request.collective == Collective::kJoin && joining_) return later_joins_.push_back(std::move(entry));
+  joining_ |= entry->request.collective == Collective::kJoin;
   UpMessage message;
   message.kind = Up::kRequest;
   Entry* submitted = entry.get();
@@ -174,7 +178,7 @@ void Engine::announce(std::unique_ptr<Entry> entry) {
   bool duplicate = false;
   message.ticket = table_.add(std::move(entry), &duplicate);
   const Request& request = submitted->request;
-  auto cached = cache_.find(key_of(request.process_set, request.name));
+  auto cached = cache_.find(key_of(request.process_set, request.key()));
   if (!duplicate && cached != cache_.end() && same_signature(cached->second.signature, request)) {
     message.kind = Up::kCachedRequest;
     message.cache_id = cached->second.id;
@@ -190,13 +194,29 @@ void Engine::announce(std::unique_ptr<Entry> entry) {
   send(std::move(message));
 }
 
+// The join in flight is done: the next one may follow.
+void Engine::join_again() {
+  joining_ = false;
+  if (later_joins_.empty()) return;
+  std::unique_ptr<Entry> next = std::move(later_joins_.front());
+  later_joins_.pop_front();
+  announce(std::move(next));
+}
+
+// Any entry that is not being executed; nullptr when there is none.
+std::unique_ptr<Entry> Engine::take_pending() {
+  if (later_joins_.empty()) return table_.remove_any();
+  std::unique_ptr<Entry> entry = std::move(later_joins_.front());
+  later_joins_.pop_front();
+  return entry;
+}
+
 void Engine::receive(const DownMessage& message) {
   switch (message.kind) {
     case Down::kExecute:
       return enqueue(message);
     case Down::kFail:
-      if (auto entry = table_.remove(message.ticket)) options_.complete(std::move(entry), message.status);
-      return;
+      return refuse(message);
     case Down::kAskUsage: {
       UpMessage answer;
       answer.kind = Up::kUsage;
@@ -207,7 +227,7 @@ void Engine::receive(const DownMessage& message) {
       return die(message.status);
     case Down::kAllGone: {
       all_gone_ = true;
-      while (auto entry = table_.remove_any()) {
+      while (auto entry = take_pending()) {
         options_.complete(std::move(entry), Status::unknown("compat_hvd has been shut down."));
       }
       if (!topology_.is_leader() || topology_.is_coordinator()) return;
@@ -218,6 +238,14 @@ void Engine::receive(const DownMessage& message) {
     case Down::kHeartbeat:
       return;
   }
+}
+
+void Engine::refuse(const DownMessage& message) {
+  std::unique_ptr<Entry> entry = table_.remove(message.ticket);
+  if (!entry) return;
+  const bool joined = entry->request.collective == Collective::kJoin;
+  options_.complete(std::move(entry), message.status);
+  if (joined) join_again();
 }
 
 void Engine::enqueue(const DownMessage& message) {
@@ -236,6 +264,7 @@ void Engine::enqueue(const DownMessage& message) {
     if (!entry) return panic("a response names '" + name + "', which this rank has not submitted");
     update_cache(message, item, entry->request);
     update_sets(entry->request.collective, item);
+    if (entry->request.collective == Collective::kJoin) join_again();
     response.entries.push_back(std::move(entry));
     response.sizes.push_back(item.sizes);
   }
@@ -350,7 +379,7 @@ void Engine::die(const Status& status) {
   }
   responses_.clear();
   executing_ = 0;
-  while (auto entry = table_.remove_any()) options_.complete(std::move(entry), status);
+  while (auto entry = take_pending()) options_.complete(std::move(entry), status);
 }
 
 }  // namespace compat_hvd

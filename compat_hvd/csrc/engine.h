@@ -51,7 +51,7 @@ class Engine {
   Status fatal() const;
   bool has_fatal() const { return has_fatal_.load(std::memory_order_acquire); }
   // Entries that are not done.
-  size_t pending() const { return table_.size() + executing_; }
+  size_t pending() const { return table_.size() + executing_ + later_joins_.size(); }
   // True when a transfer between nodes may complete without anybody waking this rank.
   bool must_poll() const { return control_.crosses_nodes() || (execution_ && topology_.nodes() > 1); }
 
@@ -71,7 +71,10 @@ class Engine {
 
   bool take_inbox();
   void announce(std::unique_ptr<Entry> entry);
+  std::unique_ptr<Entry> take_pending();
+  void join_again();
   void receive(const DownMessage& message);
+  void refuse(const DownMessage& message);
   void enqueue(const DownMessage& message);
   void update_cache(const DownMessage& message, const ExecuteItem& item, const Request& request);
   void update_sets(Collective collective, const ExecuteItem& item);
@@ -100,6 +103,8 @@ class Engine {
   std::atomic<bool> has_inbox_{false}, has_fatal_{false};
 
   TensorTable table_;
+  bool joining_ = false;                            // a join is in flight
+  std::deque<std::unique_ptr<Entry>> later_joins_;  // each waits until the one before it is done
   std::unordered_map<std::string, Cached> cache_;
   std::unordered_map<uint32_t, CachedName> cached_names_;
   std::deque<Response> responses_;  // the first one is being executed

@@ -31,7 +31,7 @@ class TensorTable {
   // Adds an entry and returns its ticket. `duplicate` tells that one of the same name is in flight already.
   uint64_t add(std::unique_ptr<Entry> entry, bool* duplicate) {
     const uint64_t ticket = ++last_ticket_;
-    *duplicate = !by_name_.emplace(key(entry->request.process_set, entry->request.name), ticket).second;
+    *duplicate = !by_name_.emplace(key(entry->request.process_set, entry->request.key()), ticket).second;
     entries_.emplace(ticket, std::move(entry));
     return ticket;
   }
@@ -41,19 +41,21 @@ class TensorTable {
     if (at == entries_.end()) return nullptr;
     std::unique_ptr<Entry> entry = std::move(at->second);
     entries_.erase(at);
-    auto named = by_name_.find(key(entry->request.process_set, entry->request.name));
+    auto named = by_name_.find(key(entry->request.process_set, entry->request.key()));
     if (named != by_name_.end() && named->second == ticket) by_name_.erase(named);
     return entry;
   }
-  std::unique_ptr<Entry> remove(int process_set, const std::string& name) {
-    auto at = by_name_.find(key(process_set, name));
+  std::unique_ptr<Entry> remove(int process_set, const std::string& request_key) {
+    auto at = by_name_.find(key(process_set, request_key));
     return at == by_name_.end() ? nullptr : remove(at->second);
   }
   std::unique_ptr<Entry> remove_any() { return entries_.empty() ? nullptr : remove(entries_.begin()->first); }
   size_t size() const { return entries_.size(); }
 
  private:
-  static std::string key(int process_set, const std::string& name) { return std::to_string(process_set) + ':' + name; }
+  static std::string key(int process_set, const std::string& request_key) {
+    return std::to_string(process_set) + ':' + request_key;
+  }
 
   std::map<uint64_t, std::unique_ptr<Entry>> entries_;
   std::unordered_map<std::string, uint64_t> by_name_;  // the first in flight of each name

@@ -25,6 +25,8 @@ void put(Encoder& out, const Request& request) {
   out.put(request.prescale);
   out.put(request.postscale);
   out.put(request.root);
+  out.put(request.group_member);
+  out.put(request.group_size);
   out.put(request.sizes);
   put(out, request.error);
 }
@@ -40,6 +42,8 @@ Request get_request(Decoder& in) {
   request.prescale = in.get<double>();
   request.postscale = in.get<double>();
   request.root = in.get<int32_t>();
+  request.group_member = in.get<int32_t>();
+  request.group_size = in.get<int32_t>();
   request.sizes = in.list<int64_t>();
   request.error = get_status(in);
   return request;
@@ -51,6 +55,13 @@ int64_t Request::elements() const {
   int64_t count = 1;
   for (int64_t dimension : shape) count *= dimension;
   return count;
+}
+
+std::string Request::key_of_member(int member) const {
+  const std::string suffix = '_' + std::to_string(group_member) + "of" + std::to_string(group_size);
+  const size_t at = name.rfind(suffix);
+  if (at == std::string::npos) return name;
+  return name.substr(0, at) + '_' + std::to_string(member) + "of" + name.substr(at + suffix.size());
 }
 
 std::vector<int64_t> Request::variable_part() const {

@@ -22,10 +22,16 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root = -1;           // global rank
+  int32_t group_member = 0;    // of a tensor in a group: its number, from 1; the name ends in "_<number>of<size>"
+  int32_t group_size = 0;      // 0: in no group
   std::vector<int64_t> sizes;  // alltoall: rows for each member; add_process_set: ranks; remove_process_set: the id
   Status error;                // a fault found where it was submitted; the other members must learn of it
 
   int64_t elements() const;
+  // What entries match by: the name, without the size of the group, so that groups of different sizes meet.
+  std::string key() const { return group_size > 0 ? key_of_member(group_member) : name; }
+  // The key of another tensor of the same group.
+  std::string key_of_member(int member) const;
   // What may change from step to step without a new negotiation: the first dimension of an allgather, the splits of an
   // alltoall. Only the bytes of one row are fixed for these.
   std::vector<int64_t> variable_part() const;

@@ -27,11 +27,15 @@ struct Debt {
 };
 
 struct Negotiation {
-  Negotiation(ProcessSetPointer process_set, std::string tensor_name)
-      : set(std::move(process_set)), name(std::move(tensor_name)), submissions(set->ranks.size()) {}
+  Negotiation(ProcessSetPointer process_set, std::string request_key, std::string tensor_name)
+      : set(std::move(process_set)),
+        key(std::move(request_key)),
+        name(std::move(tensor_name)),
+        submissions(set->ranks.size()) {}
 
   ProcessSetPointer set;
-  std::string name;
+  std::string key;                      // what the members' entries match by
+  std::string name;                     // for messages
   std::vector<Submission> submissions;  // by position in the set
   int present = 0;
   bool ready = false;                     // all who take part have submitted, and agree
@@ -61,6 +65,12 @@ struct Negotiation {
     std::vector<int> ranks;
     for (int i : positions()) ranks.push_back(set->ranks[i]);
     return ranks;
+  }
+  // The next `count` submissions of the member at `position` fail with `status`.
+  void owe(int position, int count, const Status& status) {
+    Debt& debt = debts[position];
+    debt.count += count;
+    debt.status = status;
   }
   const Request& any_request() const { return request(positions().front()); }
   void clear() {

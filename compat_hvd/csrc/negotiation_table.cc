@@ -3,7 +3,7 @@
 namespace compat_hvd {
 namespace {
 
-std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
+std::string key_of(int set, const std::string& key) { return std::to_string(set) + ':' + key; }
 
 template <typename Condition>
 std::vector<Negotiation*> select(const std::unordered_map<std::string, std::unique_ptr<Negotiation>>& all,
@@ -17,13 +17,13 @@ std::vector<Negotiation*> select(const std::unordered_map<std::string, std::uniq
 
 }  // namespace
 
-Negotiation* NegotiationTable::get(const ProcessSetPointer& set, const std::string& name) {
-  std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set->id, name)];
-  if (!slot) slot = std::make_unique<Negotiation>(set, name);
+Negotiation* NegotiationTable::get(const ProcessSetPointer& set, const std::string& key, const std::string& name) {
+  std::unique_ptr<Negotiation>& slot = negotiations_[key_of(set->id, key)];
+  if (!slot) slot = std::make_unique<Negotiation>(set, key, name);
   return slot.get();
 }
 
-void NegotiationTable::remove(Negotiation* n) { negotiations_.erase(key_of(n->set->id, n->name)); }
+void NegotiationTable::remove(Negotiation* n) { negotiations_.erase(key_of(n->set->id, n->key)); }
 
 std::vector<Negotiation*> NegotiationTable::incomplete() const {
   return select(negotiations_, [](const Negotiation& n) { return n.waiting(); });

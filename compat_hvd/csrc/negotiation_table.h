@@ -13,7 +13,7 @@ namespace compat_hvd {
 class NegotiationTable {
  public:
   // Makes it when there is none.
-  Negotiation* get(const ProcessSetPointer& set, const std::string& name);
+  Negotiation* get(const ProcessSetPointer& set, const std::string& key, const std::string& name);
   void remove(Negotiation* n);
   void forget_if_idle(Negotiation* n) {
     if (n->idle()) remove(n);

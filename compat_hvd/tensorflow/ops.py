@@ -96,6 +96,11 @@ def factor_from_bits(bits: int) -> float:
     return factor
 
 
+def _place_in_group(name: CollectiveName, verb: str) -> dict[str, int]:
+    """Attributes of an op that submits one tensor of a group; a grouped op knows them by itself."""
+    return {} if verb.startswith("grouped_") else {"group_member": name.number, "group_size": name.count}
+
+
 def reduce_op(
     tensor: Any,
     name: CollectiveName,
@@ -121,6 +126,7 @@ def reduce_op(
         process_set_id=process_set_id,
         tensor_name=name.agreed,
         name=name.node,
+        **_place_in_group(name, verb),
     )
 
 
@@ -134,6 +140,7 @@ def gather_op(
         process_set_id=process_set_id,
         tensor_name=name.agreed,
         name=name.node,
+        **_place_in_group(name, verb),
     )
 
 

@@ -1,4 +1,6 @@
 // Errors and departures: one rank's error is every rank's, at its submission, and the job goes on.
+#include <numeric>
+
 #include "world.h"
 
 using namespace compat_hvd;
@@ -103,6 +105,43 @@ void duplicate_names() {
         CHECK(contains(outcome->status.message, "'twice'"));
       }
       good_round(&world, "twice");
+    }
+  }
+}
+
+// Groups of different sizes: an error at once, on every rank, for every tensor, and the next round is as always.
+void groups_of_different_sizes() {
+  for (const auto& split : kSplits) {
+    for (int odd = 0; odd < 2; ++odd) {
+      World world({split, 256, 7, {}, {}});
+      const auto submit = [&](int rank, int size, std::vector<std::shared_ptr<Outcome>>* all) {
+        std::vector<int> order(size);
+        std::iota(order.begin(), order.end(), 1);
+        std::shuffle(order.begin(), order.end(), world.random());
+        for (int member : order) {
+          Request request = sum_of("g_" + std::to_string(member) + "of" + std::to_string(size));
+          request.group_member = member;
+          request.group_size = size;
+          all->push_back(world.submit(rank, request, std::vector<float>{1.0f}));
+        }
+      };
+      for (int round = 0; round < 4; ++round) {
+        std::vector<std::shared_ptr<Outcome>> all;
+        for (int rank = 0; rank < world.size(); ++rank) {
+          submit(rank, round % 2 ? 3 : rank == world.size() - 1 ? 2 + 2 * odd : 3, &all);
+          if (round > 1) world.run([] { return false; });
+        }
+        CHECK(world.run_all(all));
+        for (const auto& outcome : all) {
+          if (round % 2) {
+            CHECK(outcome->status.ok() && outcome->values<float>()[0] == static_cast<float>(world.size()));
+          } else {
+            CHECK(outcome->status.code == Code::kFailedPrecondition);
+            CHECK(contains(outcome->status.message, "a group of 3"));
+            CHECK(contains(outcome->status.message, "rank " + std::to_string(world.size() - 1)));
+          }
+        }
+      }
     }
   }
 }
@@ -229,6 +268,7 @@ int main(int argc, char** argv) {
                    {{"mismatches", mismatches},
                     {"local_error_reaches_late_ranks", local_error_reaches_late_ranks},
                     {"duplicate_names", duplicate_names},
+                    {"groups_of_different_sizes", groups_of_different_sizes},
                     {"not_a_member", not_a_member},
                     {"goodbye", goodbye},
                     {"goodbye_while_executing", goodbye_while_executing},

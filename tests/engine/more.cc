@@ -146,6 +146,29 @@ void joins() {
   }
 }
 
+// Joins of one rank that are in flight at once follow one another, however the others run theirs.
+void joins_at_once() {
+  for (const auto& split : std::vector<std::vector<int>>{{1}, {2}, {1, 2}, {1, 1, 1, 1}}) {
+    World world({split, 128, 5, {}, {}});
+    const int last = world.size() - 1;
+    std::vector<std::shared_ptr<Outcome>> early, late;
+    for (int rank = 0; rank < last; ++rank) {
+      for (int k = 0; k < 3; ++k) early.push_back(join(&world, rank));
+    }
+    for (int k = 0; k < 3; ++k) {
+      CHECK(last == 0 || !world.run_all(early));
+      auto alone = reduce(&world, last, "sum", ReduceOp::kSum, 5);
+      CHECK(world.run_all({alone}));
+      CHECK(alone->values<int32_t>() == std::vector<int32_t>(100, 5));
+      late.push_back(join(&world, last));
+      CHECK(world.run_all({late.back()}));
+      CHECK(late.back()->results == std::vector<int64_t>{last});
+    }
+    CHECK(world.run_all(early));
+    for (const auto& outcome : early) CHECK(outcome->status.ok());
+  }
+}
+
 void only_allreduce_while_joined() {
   World world({{1, 2}, 128, 5, {}, {}});
   auto joined = join(&world, 2);
@@ -223,6 +246,7 @@ int main(int argc, char** argv) {
                    {{"alltoall", alltoall},
                     {"equal_splits_and_wrong_ones", equal_splits_and_wrong_ones},
                     {"reducescatter", reducescatter},
+                    {"joins_at_once", joins_at_once},
                     {"joins", joins},
                     {"only_allreduce_while_joined", only_allreduce_while_joined},
                     {"sets_come_and_go", sets_come_and_go}});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -162,6 +164,33 @@ def test_the_error_of_one_member_is_that_of_the_group(hvd, session, verb, kind, 
         with pytest.raises(tf.errors.FailedPreconditionError, match="x"):
             session.run(bad, feed.values)
         assert session.run(good, feed.values) == [[SIZE], [TOTAL]]
+
+
+@apart
+@pytest.mark.parametrize("kind", ["one dtype", "a dtype more on one rank", "several dtypes"])
+@pytest.mark.parametrize("verb", ["grouped_allreduce", "grouped_allgather"])
+def test_groups_of_different_sizes_are_an_error_at_once(hvd, session, verb, kind):
+    """No rank waits for tensors that another one's group lacks."""
+    size = 4 if RANK == SIZE - 1 else 2
+    mixed = kind == "several dtypes" or (kind == "a dtype more on one rank" and RANK == SIZE - 1)
+    dtypes = [tf.float32, tf.int32 if mixed else tf.float32, tf.float32, tf.float32]
+    feed = Feed()
+    bad = getattr(hvd, verb)([feed([1], dtype) for dtype in dtypes[:size]], name="x")
+    good = hvd.grouped_allreduce([feed([1.0]), feed([RANK + 1.0])], op=hvd.Sum, name="good")
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=rf"x_\dof\d.*rank {SIZE - 1} sent a group of 4"):
+            session.run(bad, feed.values)
+        assert session.run(good, feed.values) == [[SIZE], [TOTAL]]
+    assert time.monotonic() - start < 15
+
+
+@apart
+def test_groups_of_different_sizes_in_eager_mode(hvd):
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="group of 3"):
+            hvd.grouped_allreduce([1.0] * (3 if RANK == 0 else 2))
+        assert [one.numpy() for one in hvd.grouped_allreduce([1.0, RANK + 1.0], op=hvd.Sum)] == [SIZE, TOTAL]
 
 
 def test_adasum_is_refused(hvd, session):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,6 +65,27 @@ def test_in_eager_mode(hvd):
             there = [rank for rank in RANKS if step < steps(rank, last)]
             assert hvd.allreduce(RANK + 1.0).numpy() == pytest.approx(np.mean(there) + 1)
         assert hvd.join().numpy() == last
+
+
+def test_two_joins_in_one_run(hvd, session):
+    """They follow one another: the ranks are free to run theirs one by one."""
+    x = v1.placeholder(tf.float32, [])
+    mean = hvd.allreduce(x)
+    joins = [hvd.join(), hvd.join()]
+    for _ in range(2):
+        if RANK == SIZE - 1:
+            for join in joins:
+                assert session.run(mean, {x: RANK}) == RANK
+                assert session.run(join) == SIZE - 1
+        else:
+            assert session.run(joins) == [SIZE - 1] * 2
+        assert session.run(mean, {x: RANK}) == (SIZE - 1) / 2
+
+
+def test_joins_of_two_threads(hvd):
+    with ThreadPoolExecutor(2) as pool:
+        results = sorted(pool.map(lambda _: hvd.join().numpy(), range(2)))
+    assert allgather(results) == [results] * SIZE
 
 
 OTHERS = {

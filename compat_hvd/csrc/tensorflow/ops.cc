@@ -104,6 +104,9 @@ constexpr char kPostscale[] = "postscale_factor: float";
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kPrescaleBits[] = "prescale_bits: int = 0";
 constexpr char kPostscaleBits[] = "postscale_bits: int = 0";
+// Of our own: the place of a tensor in a group that no grouped op takes, because of its dtypes.
+constexpr char kMember[] = "group_member: int = 0";
+constexpr char kGroupSize[] = "group_size: int = 0";
 
 __attribute__((constructor)) void define_all() {
   const auto reduction = [](const char* name, bool group, const char* input, const char* output, auto shape) {
@@ -115,7 +118,8 @@ __attribute__((constructor)) void define_all() {
               shape});
     } else {
       define({name,
-              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits},
+              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits, kMember,
+               kGroupSize},
               {input},
               {output},
               shape});
@@ -125,7 +129,11 @@ __attribute__((constructor)) void define_all() {
   reduction("HorovodGroupedAllreduce", true, "tensors: num_tensors*T", "sum: num_tensors*T", same_shapes);
   reduction("HorovodReducescatter", false, "tensor: T", "output: T", other_rows_of_all);
   reduction("HorovodGroupedReducescatter", true, "tensors: num_tensors*T", "outputs: num_tensors*T", other_rows_of_all);
-  define({"HorovodAllgather", {kMovable, kScope, kSet, kName}, {"tensor: T"}, {"output: T"}, other_rows_of_all});
+  define({"HorovodAllgather",
+          {kMovable, kScope, kSet, kName, kMember, kGroupSize},
+          {"tensor: T"},
+          {"output: T"},
+          other_rows_of_all});
   define({"HorovodGroupedAllgather",
           {kMovable, kScope, kSet, kName, kCount},
           {"tensors: num_tensors*T"},
