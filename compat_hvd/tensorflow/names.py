@@ -24,13 +24,13 @@ _owners_in: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 class CollectiveName(NamedTuple):
     """``node`` names the op (None: TensorFlow's choice); ``agreed`` is matched over ranks ("": the node's name).
 
-    ``number`` and ``count`` are the place in a group of a tensor that has an op of its own.
+    ``number`` and ``group_size`` are the place in a group of a tensor that has an op of its own.
     """
 
     node: str | None
     agreed: str
     number: int = 0
-    count: int = 0
+    group_size: int = 0
 
     def member(self, op_type: str, number: int, count: int) -> CollectiveName:
         """The name under which a grouped op of this name submits its tensor number 1, 2, …, count."""

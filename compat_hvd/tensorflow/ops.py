@@ -98,7 +98,7 @@ def factor_from_bits(bits: int) -> float:
 
 def _place_in_group(name: CollectiveName, verb: str) -> dict[str, int]:
     """Attributes of an op that submits one tensor of a group; a grouped op knows them by itself."""
-    return {} if verb.startswith("grouped_") else {"group_member": name.number, "group_size": name.count}
+    return {} if verb.startswith("grouped_") else {"group_member": name.number, "group_size": name.group_size}
 
 
 def reduce_op(
