@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
+
 import pytest
 import tensorflow as tf
 
 from compat_hvd.common import basics
-from compat_hvd.tensorflow import session_config, sessions
+from compat_hvd.tensorflow import gpu_available, session_config
 
 v1 = tf.compat.v1
 
@@ -18,7 +20,7 @@ def machine(monkeypatch):
     def pretend(local_rank=0, files=0, mask=None):
         devices = [f"/dev/nvidia{i}" for i in range(files)]
         monkeypatch.setattr(basics, "local_rank", lambda: local_rank)
-        monkeypatch.setattr(sessions.glob, "glob", lambda pattern: devices if pattern == "/dev/nvidia[0-9]*" else [])
+        monkeypatch.setattr(glob, "glob", lambda pattern: devices if pattern == "/dev/nvidia[0-9]*" else [])
         if mask is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
@@ -52,7 +54,7 @@ def test_the_gpu_of_a_local_rank(machine, local_rank, files, mask, devices):
     assert isinstance(config, v1.ConfigProto)
     assert config.gpu_options.visible_device_list == devices
     assert config.gpu_options.allow_growth
-    assert sessions.gpu_available("tensorflow") == (devices != "")
+    assert gpu_available("tensorflow") == (devices != "")
 
 
 def test_fields_are_added(machine):

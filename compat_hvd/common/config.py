@@ -53,10 +53,14 @@ TABLE: dict[str, Variable] = {
     "COMPAT_HVD_NODE_SPLIT": Variable(_groups, None, "for tests: sizes of groups of ranks that act as separate nodes"),
     "COMPAT_HVD_CHUNK_BYTES": Variable(int, 256 << 10, "bytes of one shared-memory slot"),
     "COMPAT_HVD_LAUNCHER": Variable(str, None, "MPI whose mpiexec compat-hvdrun used; set by it for each rank"),
+    "HOROVOD_RANK": Variable(int, None, "rank given by Horovod's launcher to a job without MPI"),
+    "HOROVOD_SIZE": Variable(int, None, "number of ranks of such a job"),
+    "PMI_RANK": Variable(int, None, "rank given by the mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2"),
     "PMI_SIZE": Variable(int, None, "ranks that the mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2, started"),
     "PMI_FD": Variable(int, None, "file descriptor of a rank's connection to the mpiexec of MPICH or Intel MPI"),
     "PMIX_RANK": Variable(int, None, "rank given by a launcher that speaks PMIx: Open MPI's, or srun --mpi=pmix"),
     "PMIX_NAMESPACE": Variable(str, None, "job given by a launcher that speaks PMIx"),
+    "OMPI_COMM_WORLD_RANK": Variable(int, None, "rank given by Open MPI's mpiexec, or compat-hvdrun"),
     "OMPI_COMM_WORLD_SIZE": Variable(int, None, "ranks that Open MPI's mpiexec, or compat-hvdrun, started"),
     "SLURM_STEP_NUM_TASKS": Variable(int, None, "processes that srun started"),
     "I_MPI_PMI_LIBRARY": Variable(str, None, "library by which Intel MPI speaks with another launcher"),
@@ -96,3 +100,18 @@ def hidden(prefixes: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         os.environ.update(taken)
+
+
+@contextlib.contextmanager
+def replaced(**values: Any) -> Iterator[None]:
+    """Gives environment variables other values while the block runs; those given as None are left alone."""
+    before = {name: os.environ.get(name) for name, value in values.items() if value is not None}
+    os.environ.update({name: str(values[name]) for name in before})
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = text

@@ -31,6 +31,7 @@ from compat_hvd.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from compat_hvd.common.util import gpu_available
 from compat_hvd.tensorflow import compression, functions, mpi_ops, util
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
@@ -68,7 +69,7 @@ from compat_hvd.tensorflow.reducescatter import (
     reducescatter,
 )
 from compat_hvd.tensorflow.reduction import allreduce, handle_average_backwards_compatibility
-from compat_hvd.tensorflow.sessions import gpu_available, session_config
+from compat_hvd.tensorflow.sessions import session_config
 from compat_hvd.tensorflow.util import (
     _cache,
     _executing_eagerly,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Sequence
 
 import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.common.util import get_average_backwards_compatibility_fun
+from compat_hvd.tensorflow import ops
 from compat_hvd.tensorflow.compression import Compression, Compressor
 from compat_hvd.tensorflow.names import CollectiveName, collective_name
 from compat_hvd.tensorflow.ops import (
@@ -25,19 +26,7 @@ from compat_hvd.tensorflow.ops import (
     registered_id,
 )
 
-
-def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """Returns the reduce op meant by ``op`` and the older ``average`` (True: Average, False: Sum; neither: Average).
-
-    Raises:
-        ValueError: both are given.
-    """
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn("Parameter `average` has been replaced with `op`.", DeprecationWarning, stacklevel=3)
-    return Average if average else Sum
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(ops)
 
 
 @dataclass(frozen=True)

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 from typing import Any
 
 import tensorflow as tf
 
 from compat_hvd.common import basics
-from compat_hvd.common import config as environment
-
-
-def visible_gpus() -> int:
-    """Counts the NVIDIA GPUs that CUDA would show this process, without loading CUDA.
-
-    CUDA_VISIBLE_DEVICES decides when it is set: a comma-separated list that ends at its first invalid entry, such as
-    -1. Otherwise the driver's device files are counted.
-    """
-    mask = environment.get("CUDA_VISIBLE_DEVICES")
-    if mask is None:
-        return len(glob.glob("/dev/nvidia[0-9]*"))
-    count = 0
-    for entry in mask.split(","):
-        entry = entry.strip()
-        if not entry or entry.startswith("-") or entry == "NoDevFiles":
-            break
-        count += 1
-    return count
+from compat_hvd.common.gpus import visible_gpus
 
 
 def session_config(
@@ -63,8 +44,3 @@ def session_config(
     if gpus and not result.gpu_options.visible_device_list:
         result.gpu_options.visible_device_list = str(local_rank % gpus)
     return result
-
-
-def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether this process sees a GPU; the arguments are those of Horovod and have no effect."""
-    return visible_gpus() > 0

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import functools
-import os
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from compat_hvd.common import native
+from compat_hvd.common.util import check_extension, split_list
+from compat_hvd.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
+
+__all__ = [
+    "_cache",
+    "_executing_eagerly",
+    "_make_subgraph",
+    "check_extension",
+    "check_num_rank_power_of_2",
+    "refs_to_vars",
+    "split_list",
+    "vars_to_refs",
+]
 
 
 def _executing_eagerly() -> bool:
@@ -47,26 +58,3 @@ def refs_to_vars(refs: Any) -> Any:
     if isinstance(refs, (list, tuple)):
         return tuple(refs_to_vars(one) for one in refs)
     return refs.deref() if hasattr(refs, "deref") else refs
-
-
-def split_list(elements: Sequence[Any], parts: int) -> list[list[Any]]:
-    """Cuts a sequence into ``parts`` consecutive lists whose lengths differ by at most one."""
-    short, longer = divmod(len(elements), parts)
-    bounds = [i * short + min(i, longer) for i in range(parts + 1)]
-    return [list(elements[begin:end]) for begin, end in zip(bounds, bounds[1:])]
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Whether a positive number is a power of two; False for others."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
-
-
-def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
-    """Checks that the native library is there; the arguments are those of Horovod and only ``ext_name`` is used.
-
-    Raises:
-        ImportError: it is not.
-    """
-    path = native.tensorflow_library_path()
-    if not os.path.exists(path):
-        raise ImportError(f"Extension {ext_name} has not been built: {path} not found. Reinstall compat_hvd.")

@@ -1,0 +1,1 @@
+"""Keeps Horovod's path to ``util``."""
