@@ -70,6 +70,11 @@ from compat_hvd.tensorflow.reducescatter import (
 )
 from compat_hvd.tensorflow.reduction import allreduce, handle_average_backwards_compatibility
 from compat_hvd.tensorflow.sessions import session_config
+from compat_hvd.tensorflow.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+    _DistributedGradientTape,
+)
 from compat_hvd.tensorflow.util import (
     _cache,
     _executing_eagerly,
@@ -86,12 +91,15 @@ __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
+    "_DistributedGradientTape",
     "_DistributedOptimizer",
     "_LegacyOptimizer",
     "_SessionRunHook",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, Sequence, Union
 
@@ -62,9 +63,9 @@ def exchanges(process_set: ProcessSet) -> bool:
 def reduce_gradients(
     gradients: Sequence[Gradient],
     variables: Sequence[Any],
+    names: Sequence[str],
     how: Reduction,
     sparse_as_dense: bool,
-    prefix: str,
     groups: Groups = None,
 ) -> list[Gradient]:
     """Reduces gradients over the ranks.
@@ -72,24 +73,54 @@ def reduce_gradients(
     Args:
         gradients: dense ones keep their kind; IndexedSlices keep theirs unless ``sparse_as_dense``; None stays None
             and is not sent.
-        variables: what each gradient belongs to. Ranks match gradients by ``prefix`` and the variable's name.
+        variables: what each gradient belongs to.
+        names: what the ranks match each gradient by.
         how: the reduction.
         sparse_as_dense: turn IndexedSlices into dense tensors before the reduction.
-        prefix: distinguishes this list from others that may be reduced at the same time.
         groups: which gradients are submitted together; this changes no result.
     """
     if not exchanges(how.process_set):
         return list(gradients)
     reduced = [_dense(gradient) if sparse_as_dense else gradient for gradient in gradients]
-    names = variable_names(variables)
-    for members in _grouped(reduced, variables, groups):
-        agreed = f"{prefix}/{names[members[0]]}"
-        if len(members) == 1:
-            reduced[members[0]] = how.apply(reduced[members[0]], agreed=agreed)
-            continue
-        for i, one in zip(members, how.apply_to_group([reduced[i] for i in members], agreed=agreed)):
-            reduced[i] = one
+    together = _grouped(reduced, variables, groups)
+    present = [i for members in together for i in members]
+    reduce = _at_once if tf.executing_eagerly() else _in_graph
+    for i, one in zip(present, reduce([[(names[i], reduced[i]) for i in members] for members in together], how)):
+        reduced[i] = one
     return reduced
+
+
+def _in_graph(groups: Sequence[Sequence[tuple[str, Gradient]]], how: Reduction) -> list[Gradient]:
+    """Reduces groups of named gradients and returns them in one list; a group is named after its first member."""
+    reduced: list[Gradient] = []
+    for group in groups:
+        gradients, agreed = [gradient for _, gradient in group], group[0][0]
+        if len(group) == 1:
+            reduced.append(how.apply(gradients[0], agreed=agreed))
+        else:
+            reduced += how.apply_to_group(gradients, agreed=agreed)
+    return reduced
+
+
+def _at_once(groups: Sequence[Sequence[tuple[str, Gradient]]], how: Reduction) -> list[Gradient]:
+    """In eager mode: has all of them under way at once, in whatever order each rank lists its variables."""
+    names = tuple(tuple(name for name, _ in group) for group in groups)
+    if not names:
+        return []
+    function = _reducing_function(names, how, how.process_set.process_set_id, how.process_set.size())
+    return list(function([gradient for group in groups for _, gradient in group]))
+
+
+# Bounded, and keyed by names instead of variables: it must keep no model alive. The size of the process set is in the
+# key because the graph of an average of IndexedSlices holds it, and init() may be called again.
+@lru_cache(maxsize=128)
+def _reducing_function(names: tuple[tuple[str, ...], ...], how: Reduction, _id: int, _size: int) -> Any:
+    @tf.function(autograph=False, reduce_retracing=True)
+    def reduce(gradients: list[Gradient]) -> list[Gradient]:
+        rest = iter(gradients)
+        return _in_graph([[(name, next(rest)) for name in group] for group in names], how)
+
+    return reduce
 
 
 def _dense(gradient: Gradient) -> Gradient:
@@ -146,13 +177,30 @@ class GradientReduction:
         return id(variable) in self._local
 
     def apply(self, gradients: Sequence[Gradient], variables: Sequence[Any], prefix: str) -> list[Gradient]:
-        """Reduces the gradients or scales them, in their order; ``prefix`` as in ``reduce_gradients``."""
-        shared = [(g, v) for g, v in zip(gradients, variables) if not self.is_local(v)]
-        shared_gradients, shared_variables = [g for g, _ in shared], [v for _, v in shared]
-        reduced = iter(
-            reduce_gradients(shared_gradients, shared_variables, self.how, self.sparse_as_dense, prefix, self.groups)
+        """Reduces the gradients or scales them, in their order.
+
+        Ranks match them by ``prefix``, which tells lists apart that may be reduced at the same time, and by the
+        names of the variables.
+        """
+        return self.apply_named(gradients, variables, [f"{prefix}/{name}" for name in variable_names(variables)])
+
+    def apply_named(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], names: Sequence[str]
+    ) -> list[Gradient]:
+        """As ``apply``, with names chosen by the caller."""
+        shared = [i for i, variable in enumerate(variables) if not self.is_local(variable)]
+        results = [self._scaled(g) if self.is_local(v) else g for g, v in zip(gradients, variables)]
+        reduced = reduce_gradients(
+            [gradients[i] for i in shared],
+            [variables[i] for i in shared],
+            [names[i] for i in shared],
+            self.how,
+            self.sparse_as_dense,
+            self.groups,
         )
-        return [self._scaled(g) if self.is_local(v) else next(reduced) for g, v in zip(gradients, variables)]
+        for i, gradient in zip(shared, reduced):
+            results[i] = gradient
+        return results
 
     def _scaled(self, gradient: Gradient) -> Gradient:
         if self.scale_local and exchanges(self.how.process_set):

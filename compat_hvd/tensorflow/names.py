@@ -91,8 +91,39 @@ def collective_name(
 
 def variable_names(variables: Iterable[Any]) -> list[str]:
     """Names of variables without ``:0``, made different where several have the same (possible in eager mode)."""
-    taken: dict[str, int] = {}
-    return [_claim(getattr(variable, "path", variable.name).split(":")[0], taken) for variable in variables]
+    return _claim_all((_plain_name(variable) for variable in variables), {})
+
+
+def source_names(prefix: str, sources: Iterable[Any], generic: bool) -> list[str]:
+    """Names for the gradients of one call that has no optimizer to be named after.
+
+    Within a graph the k-th gradient of a variable gets the k-th name of that variable, so that ranks may make their
+    calls, and list the variables of one, in different orders, and may trace a graph more or less often.
+
+    Args:
+        prefix: what the names begin with.
+        sources: variables; other tensors are named after their position, because their own names, where they have
+            any, depend on the graph.
+        generic: name all after their position.
+    """
+    taken = {} if tf.executing_eagerly() else _agreed_in.setdefault(counting_graph(), {})
+    named = enumerate(sources)
+    plain = (f"grad_{i}" if generic or not _is_variable(source) else _plain_name(source) for i, source in named)
+    return _claim_all((f"{prefix}/{name}" for name in plain), taken)
+
+
+def _is_variable(source: Any) -> bool:
+    # A Keras 3 variable is no tf.Variable.
+    return isinstance(source, tf.Variable) or hasattr(source, "path")
+
+
+def _plain_name(variable: Any) -> str:
+    name: str = getattr(variable, "path", variable.name)
+    return name.split(":")[0]
+
+
+def _claim_all(names: Iterable[str], taken: dict[str, int]) -> list[str]:
+    return [_claim(name, taken) for name in names]
 
 
 class GradientScope:
