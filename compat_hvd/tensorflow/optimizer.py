@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Sequence
 
 import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
+from compat_hvd.tensorflow.aggregation import LocalAggregation, apply_in_last_pass, densified
 from compat_hvd.tensorflow.compression import Compression, Compressor
 from compat_hvd.tensorflow.gradients import GradientReduction, Groups, checked_groups, predivided
 from compat_hvd.tensorflow.names import GradientScope
@@ -22,10 +24,18 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     Everything else, attributes included, is that of the wrapped optimizer.
     """
 
-    def __init__(self, optimizer: Any, name: str, use_locking: bool, reduction: GradientReduction) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        use_locking: bool,
+        reduction: GradientReduction,
+        aggregation: LocalAggregation | None = None,
+    ) -> None:
         self._optimizer = optimizer
         super().__init__(name=name, use_locking=use_locking)
         self._reduction = reduction
+        self._aggregation = aggregation
         self._scope = GradientScope(name)
 
     def __getattr__(self, name: str) -> Any:
@@ -41,16 +51,46 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         """Computes gradients with the wrapped optimizer, which gets all arguments, and reduces them.
 
         Returns:
-            Pairs (gradient, variable) in the wrapped optimizer's order; None gradients stay None.
+            Pairs (gradient, variable) in the wrapped optimizer's order; None gradients stay None. With
+            ``backward_passes_per_step`` the gradients are reduced sums in every so many runs that compute any of them,
+            and in the others those of that run on this rank alone.
         """
+        if self._aggregation:
+            _check_session_graph()
         pairs = list(self._optimizer.compute_gradients(*args, **kwargs))
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(f"{self._name}_Allreduce"):
-            return list(zip(self._reduction.apply(gradients, variables, self._scope.next_prefix()), variables))
+            if self._aggregation:
+                gradients = densified(gradients, self._reduction.sparse_as_dense)
+                reduced = self._aggregation.aggregate(gradients, variables, self._reduce)
+            else:
+                reduced = self._reduce(gradients, variables)
+        return list(zip(reduced, variables))
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the wrapped optimizer's ``apply_gradients`` with all arguments."""
-        return self._optimizer.apply_gradients(*args, **kwargs)
+    def _reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return self._reduction.apply(gradients, variables, self._scope.next_prefix())
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped optimizer's ``apply_gradients`` with all arguments.
+
+        With ``backward_passes_per_step`` the op does so in those runs in which the gradients were reduced; in the
+        others it only moves ``global_step`` on, if that is given.
+        """
+        pairs = list(grads_and_vars)
+        gradients = [g for g, _ in pairs]
+        last = self._aggregation.last_pass_of(gradients) if self._aggregation else None
+        if last is None:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        given = inspect.signature(self._optimizer.apply_gradients).bind(pairs, *args, **kwargs)
+        name = given.arguments.pop("name", None) or f"{self._name}_Step"
+        return apply_in_last_pass(
+            last,
+            pairs,
+            lambda: self._optimizer.apply_gradients(*given.args, **given.kwargs),
+            given.arguments.get("global_step", kwargs.get("global_step")),
+            name,
+            cond_name=f"{self._name}_Apply",
+        )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the wrapped optimizer's ``get_slot``."""
@@ -92,10 +132,11 @@ def DistributedOptimizer(
         device_dense, device_sparse: the device to place reductions on, for dense gradients and IndexedSlices.
         compression: how dense gradients are sent: ``Compression.none``, ``fp16`` or ``bf16``.
         sparse_as_dense: turn IndexedSlices into dense gradients before the reduction.
-        backward_passes_per_step: must be 1 in this version.
+        backward_passes_per_step: in graphs that a session runs, sum the gradients of so many runs on each rank before
+            they are reduced and applied. The sums are kept in local variables.
         op: Average, Sum, Min, Max or Product.
         gradient_predivide_factor: with Average, divide by it before the sum and multiply with it after.
-        average_aggregated_gradients: has no effect while backward_passes_per_step is 1.
+        average_aggregated_gradients: divide by backward_passes_per_step after the reduction.
         num_groups: older form of ``groups``.
         groups: which gradients are submitted together: a number of groups of consecutive ones, or lists of variables.
             This changes no result.
@@ -106,7 +147,7 @@ def DistributedOptimizer(
         A ``tf.compat.v1.train.Optimizer``.
 
     Raises:
-        ValueError: arguments that do not go together, or that this version lacks.
+        ValueError: arguments that do not go together; backward_passes_per_step > 1 in eager mode.
         TypeError: ``optimizer`` is no optimizer.
         NotImplementedError: op=Adasum.
     """
@@ -116,13 +157,28 @@ def DistributedOptimizer(
     groups = checked_groups(num_groups, groups)
     how = Reduction(op, prescale, postscale, compression, device_dense, device_sparse, process_set)
     _check_optimizer(optimizer)
-    if backward_passes_per_step != 1:
-        raise ValueError(
-            f"backward_passes_per_step={backward_passes_per_step} is not available in this version of compat_hvd; "
-            "only 1 is"
-        )
     reduction = GradientReduction(how, sparse_as_dense, groups, scale_local_gradients)
-    return _DistributedOptimizer(optimizer, name or f"Distributed{type(optimizer).__name__}", use_locking, reduction)
+    aggregation = LocalAggregation(backward_passes_per_step, average_aggregated_gradients)
+    if backward_passes_per_step > 1:
+        _check_session_graph()
+    return _DistributedOptimizer(
+        optimizer,
+        name or f"Distributed{type(optimizer).__name__}",
+        use_locking,
+        reduction,
+        aggregation if backward_passes_per_step > 1 else None,
+    )
+
+
+def _check_session_graph() -> None:
+    """Gradients are aggregated in variables, of which every trace of a ``tf.function`` would make others."""
+    with tf.init_scope():
+        eager = tf.executing_eagerly()
+    if eager:
+        raise ValueError(
+            "backward_passes_per_step > 1 of an optimizer of tf.compat.v1.train works in graphs that a session runs, "
+            "not in eager mode and not in a tf.function"
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:
