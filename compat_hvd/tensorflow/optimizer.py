@@ -104,6 +104,22 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         """Calls the wrapped optimizer's ``variables``."""
         return self._optimizer.variables(*args, **kwargs)
 
+    # tf.train.Checkpoint sees the wrapped optimizer in place of this one, so that what one writes the other reads.
+
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer._trackable_children(*args, **kwargs)
+
+    def _lookup_dependency(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer._lookup_dependency(*args, **kwargs)
+
+    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer._create_or_restore_slot_variable(*args, **kwargs)
+
+    @property
+    def _deferred_dependencies(self) -> Any:
+        self._optimizer._maybe_initialize_trackable()
+        return self._optimizer._deferred_dependencies
+
 
 def DistributedOptimizer(
     optimizer: Any,
