@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from children import LAUNCHER, ROOT, bare_environment, run
 
+import cifar
 import digits
 
 EXAMPLES = Path(digits.__file__).parent
@@ -147,6 +148,40 @@ def test_the_synthetic_benchmark(model, gradients):
     )
     assert all_ranks == pytest.approx(2 * rank, rel=0.01, abs=0.2)
     assert re.search(r"scaling efficiency: \d+\.\d % of", output)
+
+
+def test_a_step_in_tf_function_learns_the_digits(tmp_path):
+    output = train("tf_function_cifar.py", "--save-weights", tmp_path / "rank{rank}.npz")
+    (accuracy,) = accuracies(output)
+    assert accuracy >= 0.95
+    losses = [float(text) for text in re.findall(r"epoch \d/6  loss ([\d.]+)", output)]
+    assert len(losses) == 6
+    assert losses[-1] < 0.2 * losses[0]
+    first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
+    assert len(first.files) == 6
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first.files)
+
+
+def write_cifar(folder, count):
+    """Writes images whose red is the label, green the row and blue the column, as CIFAR-10's binary files."""
+    for name in (*cifar.TRAIN, *cifar.TEST):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        rows, columns = np.indices([32, 32], np.uint8)
+        images = [np.stack([np.full_like(rows, label), rows, columns]) for label in labels]
+        records = [np.concatenate([[label], image.reshape(-1)]) for label, image in zip(labels, images)]
+        (folder / name).write_bytes(np.concatenate(records).astype(np.uint8).tobytes())
+
+
+def test_cifar_files(tmp_path):
+    write_cifar(tmp_path, 20)
+    data = cifar.load(tmp_path)
+    assert data.x_train.shape == (100, 32, 32, 3)
+    assert data.x_test.shape == (20, 32, 32, 3)
+    assert data.y_test.tolist() == [*range(10)] * 2
+    np.testing.assert_allclose(255 * data.x_train[7, 3, 5], [7, 3, 5], rtol=1e-6)
+    (tmp_path / "data_batch_2.bin").write_bytes(b"<html>")
+    with pytest.raises(ValueError, match=r"data_batch_2\.bin holds 6 bytes, not records of 3073"):
+        cifar.load(tmp_path)
 
 
 def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path):
