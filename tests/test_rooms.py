@@ -18,8 +18,8 @@ ROOMS = ("", "common", "tensorflow", "keras", "launcher", "legacy")
 
 # Each floor of the native code may include itself and the floors before it.
 FLOORS = (
-    {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces"},
-    {"message", "reduce_kernels", "node_memory", "mpi_mover"},
+    {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces", "json"},
+    {"message", "reduce_kernels", "node_memory", "mpi_mover", "timeline_file"},
     {
         "entry",
         "agreement",
@@ -30,6 +30,7 @@ FLOORS = (
         "cache_ids",
         "stall_inspector",
         "fusion",
+        "timeline",
     },
     {"coordinator", "control_plane", "execution", "reduction", "distribution", "completion"},
     {"engine"},

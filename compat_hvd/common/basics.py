@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Sequence
 
-from compat_hvd.common import bootstrap, ending, mpi, native
+from compat_hvd.common import bootstrap, config, ending, mpi, native
 from compat_hvd.common import process_sets as table
 from compat_hvd.common.process_sets import ProcessSet
 
 _place: bootstrap.Place | None = None
 _comm: Any = None
+_timeline_allowed = False
 
 
 def init(
@@ -32,7 +34,7 @@ def init(
         ImportError: mpi4py or an MPI library is missing.
         HorovodInternalError: the ranks could not be connected.
     """
-    global _place, _comm
+    global _place, _comm, _timeline_allowed
     if native.running():
         for process_set in table.as_process_sets(process_sets):
             if process_set.process_set_id not in table.ids_and_ranks():
@@ -50,6 +52,7 @@ def init(
     _comm = mpi.dup(chosen)
     groups = table.resolve(sets, _comm)
     _place = bootstrap.form_world(_comm, groups)
+    _timeline_allowed = config.get("HOROVOD_TIMELINE") is not None
     table.register(sets, groups, _place.size)
 
 
@@ -85,6 +88,35 @@ def shutdown() -> None:
     _place, _comm = None, None
 
 
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Records the collectives in a file that chrome://tracing and Perfetto show, from now on.
+
+    Rank 0 writes it; on the other ranks nothing happens. A timeline that is being written to another file ends there.
+    If the file cannot be written, rank 0 warns on stderr and the job goes on.
+
+    Args:
+        file_path: the file; it is overwritten.
+        mark_cycles: also record the moment of each response of the coordinator.
+
+    Raises:
+        ValueError: before ``init``, or if HOROVOD_TIMELINE was not set when ``init`` was called.
+    """
+    _check_running()
+    if not _timeline_allowed:
+        raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
+    native.start_timeline(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline, if there is one; returns when its file is complete.
+
+    Raises:
+        ValueError: before ``init``.
+    """
+    _check_running()
+    native.stop_timeline()
+
+
 def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """Returns the members of every registered set by id, under the name that Horovod's tests use."""
     return table.ids_and_ranks()
@@ -95,10 +127,18 @@ def is_initialized() -> bool:
     return native.running()
 
 
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
 def _current() -> bootstrap.Place:
     if _place is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
+        raise ValueError(_NOT_INITIALIZED)
     return _place
+
+
+def _check_running() -> None:
+    if not native.running():
+        raise ValueError(_NOT_INITIALIZED)
 
 
 def rank() -> int:

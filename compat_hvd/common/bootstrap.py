@@ -9,6 +9,10 @@ from compat_hvd.common import config, mpi, native
 from compat_hvd.common.exceptions import HorovodInternalError
 
 
+DYNAMIC_TIMELINE = "DYNAMIC"
+"""What HOROVOD_TIMELINE is when the script starts the timeline itself."""
+
+
 class Place(NamedTuple):
     """Where this rank is in its world; what ``rank()``, ``size()`` and so on return."""
 
@@ -128,6 +132,7 @@ def form_world(comm: Any, process_sets: Sequence[Sequence[int]]) -> Place:
             "(mpi4py does so unless mpi4py.rc.thread_level or rc.threads says otherwise)"
         )
     handles = mpi.handles(comm)
+    timeline = config.get("HOROVOD_TIMELINE")
     native.start(
         rank=place.rank,
         node_of=node_of,
@@ -141,6 +146,8 @@ def form_world(comm: Any, process_sets: Sequence[Sequence[int]]) -> Place:
         else config.get("HOROVOD_STALL_CHECK_TIME_SECONDS"),
         stall_limit=config.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
         deadlock_limit=config.get("COMPAT_HVD_DEADLOCK_SECONDS"),
+        timeline=None if timeline == DYNAMIC_TIMELINE else timeline,
+        mark_cycles=config.get("HOROVOD_TIMELINE_MARK_CYCLES"),
         functions=handles.functions,
         comm=handles.comm,
         byte=handles.byte,

@@ -39,6 +39,8 @@ class Variable:
 TABLE: dict[str, Variable] = {
     "HOROVOD_FUSION_THRESHOLD": Variable(int, 128 << 20, "bytes that one fused response may carry; 0 turns fusion off"),
     "HOROVOD_CACHE_CAPACITY": Variable(int, 1024, "collectives whose negotiation is remembered; 0 turns the cache off"),
+    "HOROVOD_TIMELINE": Variable(str, None, "file for rank 0's timeline; DYNAMIC: none until start_timeline is called"),
+    "HOROVOD_TIMELINE_MARK_CYCLES": Variable(_flag, False, "marks each response in the timeline"),
     "HOROVOD_STALL_CHECK_DISABLE": Variable(_flag, False, "turns the stall check off"),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": Variable(
         float, 60.0, "seconds after which a waiting collective is warned about"

@@ -39,6 +39,8 @@ class _StartArguments(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_limit", ctypes.c_double),
         ("deadlock_limit", ctypes.c_double),
+        ("timeline", ctypes.c_char_p),
+        ("mark_cycles", ctypes.c_int32),
         ("mpi_isend", ctypes.c_uint64),
         ("mpi_irecv", ctypes.c_uint64),
         ("mpi_test", ctypes.c_uint64),
@@ -88,6 +90,9 @@ def _engine() -> Any:
     library.compat_hvd_goodbye.restype = None
     library.compat_hvd_fail.restype = None
     library.compat_hvd_fail.argtypes = [ctypes.c_char_p]
+    library.compat_hvd_start_timeline.restype = None
+    library.compat_hvd_start_timeline.argtypes = [ctypes.c_char_p, ctypes.c_int32]
+    library.compat_hvd_stop_timeline.restype = None
     return library
 
 
@@ -144,6 +149,8 @@ def start(
     stall_warning: float,
     stall_limit: float,
     deadlock_limit: float,
+    timeline: str | None,
+    mark_cycles: bool,
     functions: dict[str, int],
     comm: int,
     byte: int,
@@ -156,6 +163,8 @@ def start(
         fusion_threshold: bytes that one response may carry; 0 for no fusion.
         cache_capacity: collectives whose negotiation is remembered; 0 for none.
         stall_warning, stall_limit, deadlock_limit: seconds; 0 turns each off.
+        timeline: where rank 0 writes its timeline; None for nowhere.
+        mark_cycles: whether the timeline marks each response.
         functions, comm, byte: see :class:`compat_hvd.common.mpi.Handles`.
 
     Raises:
@@ -175,6 +184,8 @@ def start(
         stall_warning=stall_warning,
         stall_limit=stall_limit,
         deadlock_limit=deadlock_limit,
+        timeline=None if timeline is None else os.fsencode(timeline),
+        mark_cycles=mark_cycles,
         mpi_isend=functions["MPI_Isend"],
         mpi_irecv=functions["MPI_Irecv"],
         mpi_test=functions["MPI_Test"],
@@ -199,6 +210,16 @@ def goodbye() -> None:
 def fail(reason: str) -> None:
     """Tells the other ranks that this one has failed and aborts the job; does not return while the engine runs."""
     _engine().compat_hvd_fail(reason.encode())
+
+
+def start_timeline(path: str | os.PathLike[str], mark_cycles: bool) -> None:
+    """Makes rank 0 write its timeline to ``path`` from now on; a warning on stderr says when it cannot."""
+    _engine().compat_hvd_start_timeline(os.fsencode(path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Returns when the timeline, if any, is completely written."""
+    _engine().compat_hvd_stop_timeline()
 
 
 _INVALID_ARGUMENT = 3

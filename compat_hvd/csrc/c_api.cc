@@ -51,7 +51,9 @@ struct compat_hvd_start_arguments {
   double stall_warning;   // seconds; 0: off
   double stall_limit;     // seconds; 0: never
   double deadlock_limit;  // seconds; 0: off
-  uint64_t mpi_isend;     // addresses of functions and raw handles; 0 in a world without MPI
+  const char* timeline;   // path; nullptr: off
+  int32_t mark_cycles;
+  uint64_t mpi_isend;  // addresses of functions and raw handles; 0 in a world without MPI
   uint64_t mpi_irecv;
   uint64_t mpi_test;
   uint64_t mpi_abort;
@@ -89,6 +91,8 @@ int32_t compat_hvd_start(const compat_hvd_start_arguments* a) try {
   config.coordinator.cache_capacity = static_cast<size_t>(a->cache_capacity);
   config.coordinator.stall = {nanoseconds(a->stall_warning), nanoseconds(a->stall_limit),
                               nanoseconds(a->deadlock_limit)};
+  if (a->timeline) config.timeline.path = a->timeline;
+  config.timeline.mark_responses = a->mark_cycles != 0;
   config.mpi.isend = reinterpret_cast<MpiFunctions::Isend>(a->mpi_isend);
   config.mpi.irecv = reinterpret_cast<MpiFunctions::Irecv>(a->mpi_irecv);
   config.mpi.test = reinterpret_cast<MpiFunctions::Test>(a->mpi_test);
@@ -113,6 +117,19 @@ void compat_hvd_goodbye() {
 // See Runtime::fail.
 void compat_hvd_fail(const char* text) {
   if (auto runtime = Runtime::current()) runtime->fail(text);
+}
+
+// Writes rank 0's timeline to `path` from now on; does nothing on other ranks.
+void compat_hvd_start_timeline(const char* path, int32_t mark_cycles) {
+  TimelineOptions options;
+  options.path = path;
+  options.mark_responses = mark_cycles != 0;
+  if (auto runtime = Runtime::current()) runtime->start_timeline(options);
+}
+
+// Returns when the file is complete.
+void compat_hvd_stop_timeline() {
+  if (auto runtime = Runtime::current()) runtime->stop_timeline();
 }
 
 // The following wait for the other members. They return a code of status.h; the message is the last error.

@@ -27,9 +27,10 @@ bool cacheable(Collective collective) {
 
 }  // namespace
 
-Coordinator::Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options)
+Coordinator::Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options, Timeline* timeline)
     : sets_(sets),
       options_(options),
+      timeline_(timeline),
       cache_(options.cache_capacity),
       inspector_(options.stall),
       events_(ranks, 0),
@@ -136,8 +137,12 @@ bool Coordinator::refused(Negotiation* n, int rank, int index, uint64_t ticket, 
 void Coordinator::record(Negotiation* n, int index, Submission submission) {
   n->submissions[index] = std::move(submission);
   ++events_[n->set->ranks[index]];
-  if (n->present == 0) n->since = now_;
+  if (n->present == 0) {
+    n->since = now_;
+    timeline_->begin_negotiation(n->request(index));
+  }
   ++n->present;
+  timeline_->rank_ready(n->set->id, n->name, n->set->ranks[index]);
   if (missing(*n).empty()) settle(n);
 }
 
@@ -213,8 +218,13 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
     n->owe(static_cast<int>(i), most - submitted[i], status);
   }
   if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
-  n->clear();
+  end(n, status);
   negotiations_.forget_if_idle(n);
+}
+
+void Coordinator::end(Negotiation* n, const Status& status) {
+  timeline_->end_negotiation(n->set->id, n->name, status);
+  n->clear();
 }
 
 void Coordinator::answer(int rank, uint64_t ticket, const Status& status) {
@@ -294,7 +304,8 @@ void Coordinator::execute(const std::vector<Negotiation*>& group) {
   if (collective == Collective::kRemoveProcessSet) retire_set(static_cast<int>(message.items[0].sizes[0]), &message);
   if (collective == Collective::kJoin) joined_.assign(joined_.size(), false);
   for (int rank : set->ranks) ++events_[rank];
-  for (Negotiation* n : group) n->clear();
+  for (Negotiation* n : group) end(n, {});
+  timeline_->mark_response();
   for (Negotiation* n : std::set<Negotiation*>(touched.begin(), touched.end())) negotiations_.forget_if_idle(n);
   for (int32_t rank : message.participants) outgoing_.push_back({Destination::rank(rank), message});
   if (message.participants.empty()) {
@@ -363,6 +374,7 @@ void Coordinator::retire_set(int id, DownMessage* message) {
                                                     " was removed while it was in use.");
     for (int i : n->positions()) answer(n->set->ranks[i], n->submissions[i].ticket, removed);
     if (n->ready) ready_.erase(std::remove(ready_.begin(), ready_.end(), n), ready_.end());
+    end(n, removed);
     negotiations_.remove(n);
   }
   free_set_ids_.push_back(id);

@@ -21,6 +21,7 @@
 #include "message.h"
 #include "negotiation_table.h"
 #include "stall_inspector.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace compat_hvd {
@@ -39,7 +40,7 @@ class Coordinator {
   };
 
   // `sets` holds the world of `ranks` ranks as set 0, and what init() was given.
-  Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options);
+  Coordinator(int ranks, const ProcessSetTable& sets, const CoordinatorOptions& options, Timeline* timeline);
 
   void receive(const UpMessage& message);
   // Forms responses from what is ready. While `busy` (rank 0 is executing), what rank 0 takes part in waits, so that it
@@ -64,6 +65,7 @@ class Coordinator {
   // Members that must still submit.
   std::vector<int> missing(const Negotiation& n) const;
   void fail(Negotiation* n, int rank, int extra, const Status& status);
+  void end(Negotiation* n, const Status& status);
   void answer(int rank, uint64_t ticket, const Status& status);
 
   // Departures
@@ -79,6 +81,7 @@ class Coordinator {
 
   const ProcessSetTable& sets_;
   CoordinatorOptions options_;
+  Timeline* timeline_;
   NegotiationTable negotiations_;
   CacheIds cache_;
   std::deque<Negotiation*> ready_;

@@ -30,6 +30,7 @@ class Distribution : public Execution {
  public:
   Distribution(const DataPlane& plane, const Response& response, std::vector<Stream> streams)
       : plane_(plane), view_(plane, *response.set), sequence_(response.sequence), chunk_(plane.slots->bytes()) {
+    communication_ = activity::communication(response.entries.front()->request.collective, view_.nodes() > 1);
     uint64_t use = 0;
     for (Stream& stream : streams) {
       if (stream.data.total() == 0) continue;
@@ -105,7 +106,9 @@ class Distribution : public Execution {
     const uint64_t use = stream.first_use + k;
     char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
     if (!slot) return false;
+    if (k == 0) plane_.timeline->activity(activity::kPack);
     stream.data.copy_out(k * chunk_, bytes(stream, k), slot);
+    plane_.timeline->activity(communication_);
     for (int node = 0; node < view_.nodes(); ++node) {
       if (node == view_.node || !needed_on(stream, k, node)) continue;
       plane_.mover->send(relay(view_.rank, node), data_tag(use), slot, bytes(stream, k),
@@ -124,6 +127,7 @@ class Distribution : public Execution {
       const uint64_t use = stream.first_use + task->started;
       char* slot = plane_.slots->acquire(sequence_, use, plane_.mover);
       if (!slot) break;
+      plane_.timeline->activity(communication_);
       receiving_.push_back({slot, {}});
       if (needed_on(stream, task->started, view_.node)) {
         plane_.mover->receive(stream.origin, data_tag(use), slot, bytes(stream, task->started),
@@ -152,6 +156,7 @@ class Distribution : public Execution {
       const int writer = publisher(stream.origin);
       const char* slot = plane_.slots->read(writer, sequence_, stream.first_use + k);
       if (!slot) return false;
+      plane_.timeline->activity(communication_);
       stream.data.copy_in(k * chunk_, bytes(stream, k), slot);
       plane_.slots->release(writer, sequence_, stream.first_use + k);
     }
@@ -168,6 +173,7 @@ class Distribution : public Execution {
   View view_;
   uint64_t sequence_;
   size_t chunk_;
+  const char* communication_;
   std::deque<Task> publishing_;  // in the order of their uses, one after the other
   std::vector<Task> reading_;    // side by side
   std::deque<Receiving> receiving_;
@@ -177,6 +183,7 @@ class Distribution : public Execution {
 }  // namespace
 
 std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Response& response, Status* error) {
+  plane.timeline->activity(activity::kAllocateOutput);
   const ProcessSet& set = *response.set;
   std::vector<Stream> streams;
   for (int rank : set.ranks) streams.push_back({rank, {}, {}, 0});
@@ -197,10 +204,12 @@ std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Respons
       if (at) at += bytes;
     }
   }
+  plane.timeline->activity(nullptr);
   return std::make_unique<Distribution>(plane, response, std::move(streams));
 }
 
 std::unique_ptr<Execution> start_alltoall(const DataPlane& plane, const Response& response, Status* error) {
+  plane.timeline->activity(activity::kAllocateOutput);
   const ProcessSet& set = *response.set;
   Entry& entry = *response.entries.front();
   const std::vector<int64_t>& splits = response.sizes.front();
@@ -232,6 +241,7 @@ std::unique_ptr<Execution> start_alltoall(const DataPlane& plane, const Response
     }
     streams.push_back(std::move(stream));
   }
+  plane.timeline->activity(nullptr);
   return std::make_unique<Distribution>(plane, response, std::move(streams));
 }
 
@@ -239,11 +249,13 @@ std::unique_ptr<Execution> start_broadcast(const DataPlane& plane, const Respons
   const int root = response.entries.front()->request.root;
   const bool own = root == plane.topology->rank();
   std::vector<Stream> streams{{root, {}, {}, 0}};
+  if (own) plane.timeline->activity(activity::kCopyOwn);
   for (const auto& entry : response.entries) {
     const size_t bytes = entry->request.bytes();
     streams[0].data.add(own ? const_cast<char*>(entry->input) : entry->output, bytes);
     if (own && entry->output != entry->input && bytes > 0) std::memcpy(entry->output, entry->input, bytes);
   }
+  if (own) plane.timeline->activity(nullptr);
   return std::make_unique<Distribution>(plane, response, std::move(streams));
 }
 

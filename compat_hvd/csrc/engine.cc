@@ -66,7 +66,7 @@ Engine::Engine(Topology topology, NodeMemory* memory, ByteMover* mover, EngineOp
       options_(std::move(options)),
       control_(topology_, sets_, memory, mover),
       slots_(memory, topology_.rank()),
-      plane_{&topology_, &slots_, mover} {
+      plane_{&topology_, &slots_, mover, &timeline_} {
   std::vector<int> world(topology_.size());
   std::iota(world.begin(), world.end(), 0);
   sets_.add(topology_, 0, world);
@@ -74,7 +74,7 @@ Engine::Engine(Topology topology, NodeMemory* memory, ByteMover* mover, EngineOp
     sets_.add(topology_, static_cast<int>(i) + 1, options_.process_sets[i]);
   }
   if (topology_.is_coordinator()) {
-    coordinator_ = std::make_unique<Coordinator>(topology_.size(), sets_, options_.coordinator);
+    coordinator_ = std::make_unique<Coordinator>(topology_.size(), sets_, options_.coordinator, &timeline_);
   }
 }
 
@@ -265,6 +265,7 @@ void Engine::enqueue(const DownMessage& message) {
     update_cache(message, item, entry->request);
     update_sets(entry->request.collective, item);
     if (entry->request.collective == Collective::kJoin) join_again();
+    timeline_.begin_execution(entry->request);
     response.entries.push_back(std::move(entry));
     response.sizes.push_back(item.sizes);
   }
@@ -307,6 +308,7 @@ bool Engine::execute() {
   while (!responses_.empty()) {
     if (!execution_) {
       execution_error_ = {};
+      if (timeline_.on()) show_execution();
       execution_ = Execution::start(plane_, responses_.front(), &execution_error_);
       moved = true;
     }
@@ -317,13 +319,22 @@ bool Engine::execute() {
   return moved;
 }
 
+void Engine::show_execution() {
+  std::vector<const Request*> requests;
+  for (const auto& entry : responses_.front().entries) requests.push_back(&entry->request);
+  timeline_.execute(requests);
+}
+
 void Engine::finish_response() {
   execution_.reset();
   Response response = std::move(responses_.front());
   responses_.pop_front();
   executing_ -= response.entries.size();
   completed_ += response.entries.size();
-  for (auto& entry : response.entries) options_.complete(std::move(entry), execution_error_);
+  for (auto& entry : response.entries) {
+    timeline_.end_execution(entry->request, execution_error_);
+    options_.complete(std::move(entry), execution_error_);
+  }
   if (last_sequence_ - told_sequence_ < kAcknowledgeInterval || all_gone_) return;
   UpMessage acknowledge;
   acknowledge.kind = Up::kAcknowledge;

@@ -57,6 +57,8 @@ class Engine {
 
   const Topology& topology() const { return topology_; }
   const ProcessSetTable& process_sets() const { return sets_; }
+  // Shows what rank 0 sees; stays off on the others.
+  Timeline& timeline() { return timeline_; }
 
  private:
   struct Cached {
@@ -80,6 +82,7 @@ class Engine {
   void update_sets(Collective collective, const ExecuteItem& item);
   bool coordinate();
   bool execute();
+  void show_execution();
   void finish_response();
   void watch(int64_t now);
   void report(int rank, const std::string& how);
@@ -90,6 +93,7 @@ class Engine {
   ProcessSetTable sets_;
   NodeMemory* memory_;
   EngineOptions options_;
+  Timeline timeline_;
   ControlPlane control_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   Slots slots_;

@@ -7,6 +7,7 @@
 #include "byte_mover.h"
 #include "entry.h"
 #include "slots.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace compat_hvd {
@@ -19,11 +20,12 @@ struct Response {
   std::vector<std::vector<int64_t>> sizes;  // of each entry, see ExecuteItem
 };
 
-// What executions share: this rank's place in the world and the two planes.
+// What executions share: this rank's place in the world, the two planes, and where they say what they do.
 struct DataPlane {
   const Topology* topology;
   Slots* slots;
   ByteMover* mover;
+  Timeline* timeline;
 };
 
 class Execution {

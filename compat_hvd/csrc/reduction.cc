@@ -39,6 +39,7 @@ struct Job {
     elements = input.total() / element;
     chunk = plane.slots->bytes() / element;
     chunks = (elements + chunk - 1) / chunk;
+    communication = activity::communication(request.collective, view.nodes() > 1);
   }
   void add_output(Entry* entry) {
     if (entry->request.collective == Collective::kAllreduce) return output.add(entry->output, entry->request.bytes());
@@ -51,6 +52,12 @@ struct Job {
   }
   size_t first(size_t k) const { return k * chunk; }
   size_t count(size_t k) const { return std::min(chunk, elements - first(k)); }
+  // The timeline shows the packing of the first chunk; later ones are packed while earlier ones travel.
+  void pack(size_t k, char* slot) const {
+    if (k == 0) plane.timeline->activity(activity::kPack);
+    input.copy_out(first(k) * element, count(k) * element, slot);
+    plane.timeline->activity(communication);
+  }
 
   DataPlane plane;
   View view;
@@ -59,6 +66,7 @@ struct Job {
   ReduceOp op;
   Scaling scaling;
   size_t element, elements, chunk, chunks;
+  const char* communication;
   Pieces input, output;
 };
 
@@ -94,7 +102,7 @@ class DirectReduction : public Execution {
     if (packed_ == job_.chunks || packed_ > reduced_ + 1) return false;
     char* slot = job_.plane.slots->acquire(job_.sequence, packed_, job_.plane.mover);
     if (!slot) return false;
-    job_.input.copy_out(job_.first(packed_) * job_.element, job_.count(packed_) * job_.element, slot);
+    job_.pack(packed_, slot);
     job_.plane.slots->publish(job_.sequence, packed_, job_.view.others);
     ++packed_;
     return true;
@@ -175,7 +183,7 @@ class SlicedReduction : public Execution {
     if (packed_ == job_.chunks || packed_ == unpacked_ + kInFlight) return false;
     char* slot = job_.plane.slots->acquire(job_.sequence, 2 * packed_, job_.plane.mover);
     if (!slot) return false;
-    job_.input.copy_out(job_.first(packed_) * job_.element, job_.count(packed_) * job_.element, slot);
+    job_.pack(packed_, slot);
     std::vector<int> readers;
     for (int lane = 0; lane < lanes_; ++lane) {
       if (job_.view.local[lane] != job_.view.rank) readers.push_back(job_.view.local[lane]);
@@ -283,6 +291,7 @@ class SlicedReduction : public Execution {
       slices.push_back(job_.plane.slots->read(job_.view.local[lane], job_.sequence, 2 * unpacked_ + 1));
       if (!slices.back()) return false;
     }
+    if (unpacked_ + 1 == job_.chunks) job_.plane.timeline->activity(activity::kUnpack);
     for (int lane = 0; lane < lanes_; ++lane) {
       const size_t from = (job_.first(unpacked_) + slice_start(unpacked_, lane)) * job_.element;
       job_.output.copy_in(from, slice_count(unpacked_, lane) * job_.element, slices[lane]);
@@ -300,15 +309,23 @@ class SlicedReduction : public Execution {
   size_t packed_ = 0, reduced_ = 0, combined_ = 0, finished_ = 0, unpacked_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Execution> start_reduction(const DataPlane& plane, const Response& response, Status* error) {
+// For the rows of a reducescatter that this rank keeps.
+void allocate_outputs(const DataPlane& plane, const Response& response, Status* error) {
+  plane.timeline->activity(activity::kAllocateOutput);
+  const int index = response.set->index_of(plane.topology->rank());
   for (const auto& entry : response.entries) {
-    if (entry->request.collective != Collective::kReducescatter) continue;
-    const int index = response.set->index_of(plane.topology->rank());
     const int64_t rows = rows_of(entry->request.shape[0], response.set->size(), index).count;
     entry->output = entry->allocate(rows);
     if (!entry->output && rows * entry->request.row_bytes() > 0) *error = no_memory(entry->request, rows);
+  }
+  plane.timeline->activity(nullptr);
+}
+
+}  // namespace
+
+std::unique_ptr<Execution> start_reduction(const DataPlane& plane, const Response& response, Status* error) {
+  if (response.entries.front()->request.collective == Collective::kReducescatter) {
+    allocate_outputs(plane, response, error);
   }
   Job job(plane, response);
   const bool few = static_cast<int>(job.view.local.size()) <= kDirectMembers || job.input.total() <= kDirectBytes;

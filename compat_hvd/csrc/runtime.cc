@@ -76,6 +76,7 @@ std::shared_ptr<Runtime> Runtime::current() {
 
 void Runtime::start(RuntimeConfig config, std::unique_ptr<SharedNodeMemory> memory) {
   auto runtime = std::make_shared<Runtime>(std::move(config), std::move(memory));
+  if (!runtime->config_.timeline.path.empty()) runtime->start_timeline(runtime->config_.timeline);
   // The worker keeps itself alive: a kernel may hold the last other reference.
   runtime->worker_ = start_thread([runtime] { runtime->work(); });
   std::atomic_store(&slot(), runtime);
@@ -167,6 +168,7 @@ void Runtime::abort() {
     std::this_thread::sleep_for(std::chrono::nanoseconds(kAbortLimit));
     _exit(1);
   }).detach();
+  stop_timeline();
   if (config_.mpi.abort) config_.mpi.abort(config_.mpi.comm, 1);
   _exit(1);
 }
@@ -177,6 +179,7 @@ void Runtime::goodbye() {
   if (pid_ != getpid()) return;
   engine_.goodbye();
   if (worker_.joinable()) worker_.join();
+  stop_timeline();
   owner.store(0, std::memory_order_release);
   std::atomic_store(&slot(), std::shared_ptr<Runtime>());
 }

@@ -20,6 +20,7 @@ struct RuntimeConfig {
   int local_size = 1;
   std::vector<std::vector<int>> process_sets;
   CoordinatorOptions coordinator;
+  TimelineOptions timeline;  // no path: off. Rank 0 only
   MpiFunctions mpi;
 };
 
@@ -37,6 +38,12 @@ class Runtime {
   void goodbye();
   // The end of a rank with an uncaught exception: tells the others, aborts the job and ends the process. Never returns.
   void fail(const std::string& text);
+
+  // Only rank 0 has a timeline: the other ranks see too little.
+  void start_timeline(const TimelineOptions& options) {
+    if (engine_.topology().is_coordinator()) engine_.timeline().start(options);
+  }
+  void stop_timeline() { engine_.timeline().stop(); }
 
   const Engine& engine() const { return engine_; }
   const RuntimeConfig& config() const { return config_; }

@@ -24,6 +24,8 @@ from compat_hvd.common.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from compat_hvd.common.process_sets import (
     ProcessSet,
@@ -164,6 +166,8 @@ __all__ = [
     "size",
     "size_op",
     "split_list",
+    "start_timeline",
+    "stop_timeline",
     "util",
     "vars_to_refs",
 ]

@@ -24,6 +24,8 @@ from compat_hvd.common.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.common.process_sets import with_id as _temp_process_set_object
@@ -131,4 +133,6 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
