@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Sequence
 from compat_hvd.common import config, mpi, native
 from compat_hvd.common.exceptions import HorovodInternalError
 
-
 DYNAMIC_TIMELINE = "DYNAMIC"
 """What HOROVOD_TIMELINE is when the script starts the timeline itself."""
 
