@@ -148,6 +148,15 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text;
 }
 
+Status membership(const Request& request, const ProcessSetPointer& set, int rank) {
+  if (set && set->contains(rank)) return {};
+  const std::string id = std::to_string(request.process_set);
+  return Status::invalid_argument(std::string(name_of(request.collective)) + " of tensor '" + request.name + "': " +
+                                  (set ? "rank " + std::to_string(rank) + " is not a member of process set " + id +
+                                             ", which holds " + ranks_text(set->ranks) + "."
+                                       : "process set " + id + " does not exist, or has not been registered."));
+}
+
 Status agreement(const Negotiation& n, const ProcessSetTable& sets) {
   Status status = check_absent(n);
   if (!status.ok() || n.all_cached()) return status;

@@ -75,15 +75,8 @@ void Coordinator::receive(const UpMessage& message) {
 
 void Coordinator::receive_request(int rank, uint64_t ticket, Request request) {
   const ProcessSetPointer set = sets_.find(request.process_set);
-  if (!set || !set->contains(rank)) {
-    const std::string id = std::to_string(request.process_set);
-    return answer(
-        rank, ticket,
-        Status::invalid_argument(std::string(name_of(request.collective)) + " of tensor '" + request.name + "': " +
-                                 (set ? "rank " + std::to_string(rank) + " is not a member of process set " + id +
-                                            ", which holds " + ranks_text(set->ranks) + "."
-                                      : "process set " + id + " does not exist, or has not been registered.")));
-  }
+  const Status status = membership(request, set, rank);
+  if (!status.ok()) return answer(rank, ticket, status);
   Negotiation* n = negotiations_.get(set, request.key(), request.name);
   const int index = set->index_of(rank);
   if (refused(n, rank, index, ticket, request.error)) return;
@@ -142,7 +135,7 @@ void Coordinator::record(Negotiation* n, int index, Submission submission) {
     timeline_->begin_negotiation(n->request(index));
   }
   ++n->present;
-  timeline_->rank_ready(n->set->id, n->name, n->set->ranks[index]);
+  timeline_->rank_ready(n->request(index), n->set->ranks[index]);
   if (missing(*n).empty()) settle(n);
 }
 
@@ -195,7 +188,7 @@ void Coordinator::fail_rest_of_group(const Negotiation& n, const Status& status)
       const Submission& submission = rest->submissions[i];
       submission.present ? answer(n.set->ranks[i], submission.ticket, status) : rest->owe(i, 1, status);
     }
-    rest->clear();
+    end(rest, status);
     negotiations_.forget_if_idle(rest);
   }
 }
@@ -223,7 +216,7 @@ void Coordinator::fail(Negotiation* n, int index, int extra, const Status& statu
 }
 
 void Coordinator::end(Negotiation* n, const Status& status) {
-  timeline_->end_negotiation(n->set->id, n->name, status);
+  timeline_->end_negotiation(n->set->id, n->key, status);
   n->clear();
 }
 

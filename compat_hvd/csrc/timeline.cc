@@ -26,7 +26,7 @@ std::string phase_of(const Request& request) {
   return upper(name_of(request.collective));
 }
 
-std::string key_of(int set, const std::string& name) { return std::to_string(set) + ':' + name; }
+std::string key_of(int set, const std::string& key) { return std::to_string(set) + ':' + key; }
 
 // `more` are further members of the object, each behind a comma.
 std::string event(char kind, int track, int lane, int64_t time, const std::string& more) {
@@ -120,19 +120,19 @@ void Timeline::end_all() {
 
 void Timeline::write_begin_negotiation(const Request& request) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (room()) begin(track(request.process_set, request.name), kNegotiation, "NEGOTIATE_" + phase_of(request));
+  if (room()) begin(track(request), kNegotiation, "NEGOTIATE_" + phase_of(request));
 }
 
-void Timeline::write_rank_ready(int process_set, const std::string& name, int rank) {
+void Timeline::write_rank_ready(const Request& request, int rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!room()) return;
   const std::string more = named(std::to_string(rank)) + ",\"dur\":0";
-  file_->append(event('X', track(process_set, name)->number, kNegotiation, now() - epoch_, more));
+  file_->append(event('X', track(request)->number, kNegotiation, now() - epoch_, more));
 }
 
-void Timeline::write_end_negotiation(int process_set, const std::string& name, const Status& status) {
+void Timeline::write_end_negotiation(int process_set, const std::string& key, const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Track* track = find(process_set, name);
+  Track* track = find(process_set, key);
   if (track && track->depth[kNegotiation] > 0) end(track, kNegotiation, error_text(status));
 }
 
@@ -146,7 +146,7 @@ void Timeline::write_mark() {
 void Timeline::write_begin_execution(const Request& request) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!room()) return;
-  Track* own = track(request.process_set, request.name);
+  Track* own = track(request);
   begin(own, kExecution, phase_of(request));
   begin(own, kExecution, activity::kQueue);
 }
@@ -156,7 +156,7 @@ void Timeline::execute(const std::vector<const Request*>& requests) {
   executing_.clear();
   activity_ = activity::kQueue;
   for (const Request* request : requests) {
-    Track* track = find(request->process_set, request->name);
+    Track* track = find(request->process_set, request->key());
     if (track && track->depth[kExecution] > 0) executing_.push_back(track);
   }
 }
@@ -176,7 +176,7 @@ void Timeline::write_end_execution(const Request& request, const Status& status)
   std::lock_guard<std::mutex> lock(mutex_);
   executing_.clear();
   activity_ = nullptr;
-  Track* track = find(request.process_set, request.name);
+  Track* track = find(request.process_set, request.key());
   if (!track || track->depth[kExecution] == 0) return;
   while (track->depth[kExecution] > 1) end(track, kExecution, "");
   std::string arguments = ",\"args\":{\"dtype\":" + json_string(name_of(request.dtype)) +
@@ -187,29 +187,30 @@ void Timeline::write_end_execution(const Request& request, const Status& status)
 
 // ---- Tracks and events ----
 
-Timeline::Track* Timeline::find(int process_set, const std::string& name) {
-  auto at = tracks_.find(key_of(process_set, name));
+Timeline::Track* Timeline::find(int process_set, const std::string& key) {
+  auto at = tracks_.find(key_of(process_set, key));
   return at == tracks_.end() ? nullptr : &at->second;
 }
 
-Timeline::Track* Timeline::track(int process_set, const std::string& name) {
-  if (Track* known = find(process_set, name)) return known;
+Timeline::Track* Timeline::track(const Request& request) {
+  const std::string key = request.key();
+  if (Track* known = find(request.process_set, key)) return known;
   if (tracks_.size() >= kTracks) {
     for (auto at = tracks_.begin(); at != tracks_.end();) at = at->second.idle() ? tracks_.erase(at) : std::next(at);
   }
-  Track& fresh = tracks_[key_of(process_set, name)];
+  Track& fresh = tracks_[key_of(request.process_set, key)];
   fresh.number = ++last_track_;
-  name_track(fresh, process_set, name);
+  name_track(fresh, request);
   return &fresh;
 }
 
-void Timeline::name_track(const Track& track, int process_set, const std::string& name) {
-  file_->append(metadata("process_name", track.number, 0, "\"name\":" + json_string(name)));
+void Timeline::name_track(const Track& track, const Request& request) {
+  file_->append(metadata("process_name", track.number, 0, "\"name\":" + json_string(request.name)));
   file_->append(metadata("process_sort_index", track.number, 0, "\"sort_index\":" + std::to_string(track.number)));
   file_->append(metadata("thread_name", track.number, kNegotiation, "\"name\":\"negotiation\""));
   file_->append(metadata("thread_name", track.number, kExecution, "\"name\":\"execution\""));
-  if (process_set == 0) return;
-  const std::string label = "process set " + std::to_string(process_set);
+  if (request.process_set == 0) return;
+  const std::string label = "process set " + std::to_string(request.process_set);
   file_->append(metadata("process_labels", track.number, 0, "\"labels\":" + json_string(label)));
 }
 

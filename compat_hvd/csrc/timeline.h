@@ -53,11 +53,11 @@ class Timeline {
   void begin_negotiation(const Request& request) {
     if (on()) write_begin_negotiation(request);
   }
-  void rank_ready(int process_set, const std::string& name, int rank) {
-    if (on()) write_rank_ready(process_set, name, rank);
+  void rank_ready(const Request& request, int rank) {
+    if (on()) write_rank_ready(request, rank);
   }
-  void end_negotiation(int process_set, const std::string& name, const Status& status) {
-    if (on()) write_end_negotiation(process_set, name, status);
+  void end_negotiation(int process_set, const std::string& key, const Status& status) {
+    if (on()) write_end_negotiation(process_set, key, status);
   }
   void mark_response() {
     if (on()) write_mark();
@@ -85,16 +85,16 @@ class Timeline {
   };
 
   void write_begin_negotiation(const Request& request);
-  void write_rank_ready(int process_set, const std::string& name, int rank);
-  void write_end_negotiation(int process_set, const std::string& name, const Status& status);
+  void write_rank_ready(const Request& request, int rank);
+  void write_end_negotiation(int process_set, const std::string& key, const Status& status);
   void write_mark();
   void write_begin_execution(const Request& request);
   void write_activity(const char* name);
   void write_end_execution(const Request& request, const Status& status);
 
-  Track* find(int process_set, const std::string& name);
-  Track* track(int process_set, const std::string& name);
-  void name_track(const Track& track, int process_set, const std::string& name);
+  Track* find(int process_set, const std::string& key);
+  Track* track(const Request& request);  // makes it when there is none
+  void name_track(const Track& track, const Request& request);
   void begin(Track* track, Lane lane, const std::string& name);
   void end(Track* track, Lane lane, const std::string& arguments);
   void end_all();

@@ -195,17 +195,26 @@ void fused() {
   }
 }
 
-// One of a random kind: good, mismatched, of another set, with a local error, submitted twice by one rank.
+// One of a random kind: good, mismatched, of another set, with a local error, submitted twice, groups of two sizes.
 std::vector<std::shared_ptr<Outcome>> random_collective(World* world, int number) {
   std::vector<std::shared_ptr<Outcome>> all;
   const std::string name = "t" + std::to_string(number % 7);
-  const int kind = static_cast<int>(world->random()() % 6);
+  const int kind = static_cast<int>(world->random()() % 7);
   for (int rank = 0; rank < world->size(); ++rank) {
     Request request = sum_of(name, DataType::kFloat32, kind == 5 ? 1 : 0);
     const bool last = rank == world->size() - 1;
     if (kind == 5 && !world->engine(rank).process_sets().find(1)->contains(rank)) continue;
     if (kind == 1 && last) request.op = ReduceOp::kMax;
     if (kind == 2 && last) request.error = Status::invalid_argument("wrong \"on purpose\"");
+    if (kind == 6) {
+      const int size = last ? 1 : 3;
+      for (int member = 1; member <= size; ++member) {
+        request.name = name + '_' + std::to_string(member) + "of" + std::to_string(size);
+        request.group_member = member, request.group_size = size;
+        all.push_back(world->submit(rank, request, std::vector<float>(300, 1.0f)));
+      }
+      continue;
+    }
     for (int times = kind == 3 ? 2 : 1; times > 0; --times) {
       all.push_back(world->submit(rank, request, std::vector<float>(300, 1.0f)));
     }
