@@ -14,7 +14,7 @@ PACKAGE = ROOT / "compat_hvd"
 NATIVE = PACKAGE / "csrc"
 
 # Each room of the package may import itself and the rooms before it.
-ROOMS = ("", "common", "tensorflow", "keras", "launcher", "legacy")
+ROOMS = ("", "common", "tensorflow", "_keras", "keras", "launcher", "legacy")
 
 # Each floor of the native code may include itself and the floors before it.
 FLOORS = (

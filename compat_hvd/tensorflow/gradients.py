@@ -13,6 +13,7 @@ import tensorflow as tf
 from compat_hvd.common.process_sets import ProcessSet
 from compat_hvd.tensorflow.names import variable_names
 from compat_hvd.tensorflow.ops import Average
+from compat_hvd.tensorflow.provenance import mark_reduced
 from compat_hvd.tensorflow.reduction import Reduction
 from compat_hvd.tensorflow.util import split_list
 
@@ -87,6 +88,7 @@ def reduce_gradients(
     reduce = _at_once if tf.executing_eagerly() else _in_graph
     for i, one in zip(present, reduce([[(names[i], reduced[i]) for i in members] for members in together], how)):
         reduced[i] = one
+    mark_reduced(reduced)
     return reduced
 
 
@@ -203,6 +205,8 @@ class GradientReduction:
         return results
 
     def _scaled(self, gradient: Gradient) -> Gradient:
-        if self.scale_local and exchanges(self.how.process_set):
-            return scale_locally(gradient, self.how.process_set)
-        return gradient
+        if not (self.scale_local and exchanges(self.how.process_set)):
+            return gradient
+        scaled = scale_locally(gradient, self.how.process_set)
+        mark_reduced([scaled])
+        return scaled

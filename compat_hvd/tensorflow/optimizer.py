@@ -11,6 +11,8 @@ from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.aggregation import LocalAggregation, apply_in_last_pass, densified
 from compat_hvd.tensorflow.compression import Compression, Compressor
 from compat_hvd.tensorflow.gradients import GradientReduction, Groups, checked_groups, predivided
+from compat_hvd.tensorflow.keras_shared import optimizer as keras_optimizer
+from compat_hvd.tensorflow.keras_shared.wrapping import is_keras_optimizer
 from compat_hvd.tensorflow.names import GradientScope
 from compat_hvd.tensorflow.ops import Adasum, Average
 from compat_hvd.tensorflow.reduction import Reduction
@@ -137,11 +139,13 @@ def DistributedOptimizer(
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> _DistributedOptimizer:
-    """Wraps a ``tf.compat.v1.train`` optimizer so that its gradients are reduced over the ranks.
+) -> Any:
+    """Wraps an optimizer so that its gradients are reduced over the ranks.
 
     Args:
-        optimizer: the optimizer to wrap; it does the applying and holds the slots.
+        optimizer: the optimizer to wrap, of ``tf.compat.v1.train`` or of Keras; it does the applying and holds the
+            slots. For one of Keras this is ``compat_hvd.tensorflow.keras.DistributedOptimizer``, which says what the
+            arguments mean there.
         name: of the wrapper, and part of the names by which ranks match gradients; by default "Distributed" and the
             class name of the optimizer.
         use_locking: as for any TF1 optimizer.
@@ -160,7 +164,7 @@ def DistributedOptimizer(
         scale_local_gradients: divide gradients of variables given to ``register_local_var`` by the number of ranks.
 
     Returns:
-        A ``tf.compat.v1.train.Optimizer``.
+        A ``tf.compat.v1.train.Optimizer``, or an optimizer of a class derived from that of the Keras optimizer.
 
     Raises:
         ValueError: arguments that do not go together; backward_passes_per_step > 1 in eager mode.
@@ -171,6 +175,22 @@ def DistributedOptimizer(
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
     groups = checked_groups(num_groups, groups)
+    if is_keras_optimizer(optimizer):
+        return keras_optimizer.DistributedOptimizer(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
     how = Reduction(op, prescale, postscale, compression, device_dense, device_sparse, process_set)
     _check_optimizer(optimizer)
     reduction = GradientReduction(how, sparse_as_dense, groups, scale_local_gradients)
@@ -202,11 +222,6 @@ def _check_optimizer(optimizer: Any) -> None:
         raise ValueError("this optimizer is a DistributedOptimizer already; its gradients would be reduced twice")
     if isinstance(optimizer, _LegacyOptimizer):
         return
-    if hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "get_config"):
-        raise ValueError(
-            f"hvd.DistributedOptimizer in this version takes optimizers of tf.compat.v1.train, not the Keras optimizer "
-            f"{type(optimizer).__name__}; for example tf.compat.v1.train.AdamOptimizer"
-        )
     raise TypeError(
-        f"hvd.DistributedOptimizer takes an optimizer of tf.compat.v1.train, not {type(optimizer).__name__}"
+        f"hvd.DistributedOptimizer takes an optimizer of tf.compat.v1.train or of Keras, not {type(optimizer).__name__}"
     )

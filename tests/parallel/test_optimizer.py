@@ -283,11 +283,6 @@ def test_wrong_arguments(hvd):
             hvd.DistributedOptimizer(wrong)
 
 
-def test_keras_optimizers_are_named_as_such(hvd):
-    with pytest.raises(ValueError, match="Keras optimizer SGD"):
-        hvd.DistributedOptimizer(tf.keras.optimizers.SGD())
-
-
 def test_predivide_refuses_slices(hvd, session):
     table = variable("emb", np.zeros((4, 2)))
     loss = tf.reduce_sum(tf.gather(table, [1, 2]))
