@@ -81,13 +81,18 @@ def of_class(name: str, cls: type) -> Iterator[str]:
 
 
 def page() -> str:
-    lines = [HEAD]
+    lines, first_at = [HEAD], {}
     for door in DOORS:
         module = importlib.import_module(door)
         lines += [f"## {door}", "", *markdown(inspect.getdoc(module) or "")]
-        for name in module.__all__:
-            if not name.startswith("_"):
-                lines += of_name(name, getattr(module, name))
+        known: dict[str, list[str]] = {}
+        for name in sorted(name for name in module.__all__ if not name.startswith("_")):
+            text = "\n".join(of_name(name, getattr(module, name)))
+            if first_at.setdefault(text, door) == door:
+                lines.append(text)
+            else:
+                known.setdefault(first_at[text], []).append(f"`{name}`")
+        lines += [f"\nAs in {other}: {', '.join(names)}." for other, names in known.items()]
         lines.append("")
     return re.sub(r"(?<!`)``([^`\n]+)``(?!`)", r"`\1`", "\n".join(lines)).rstrip() + "\n"
 

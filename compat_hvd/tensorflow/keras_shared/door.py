@@ -23,6 +23,8 @@ from compat_hvd.common.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from compat_hvd.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from compat_hvd.tensorflow.compression import Compression
@@ -67,4 +69,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
