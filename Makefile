@@ -15,9 +15,10 @@ demo: native
 
 venv: $(VENV)/ready
 
-$(VENV)/ready: setup.py pyproject.toml requirements-dev.txt
+$(VENV)/ready: setup.py pyproject.toml requirements-dev.txt requirements-dev-no-deps.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt --editable .
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-dev-no-deps.txt
 	touch $@
 
 # The compiler is asked every time; it compiles only what changed.
