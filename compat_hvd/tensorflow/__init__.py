@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
 import compat_hvd.tensorflow.requirement  # noqa: F401  # isort: split
 from compat_hvd.common.basics import (
     ccl_built,
@@ -34,7 +36,7 @@ from compat_hvd.common.process_sets import (
     remove_process_set,
 )
 from compat_hvd.common.util import gpu_available
-from compat_hvd.tensorflow import compression, functions, mpi_ops, util
+from compat_hvd.tensorflow import compression, functions, mpi_ops, sync_batch_norm, util
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
 from compat_hvd.tensorflow.functions import broadcast_, broadcast_global_variables, broadcast_variables
@@ -101,6 +103,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "_DistributedGradientTape",
     "_DistributedOptimizer",
     "_LegacyOptimizer",
@@ -168,6 +171,14 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sync_batch_norm",
     "util",
     "vars_to_refs",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name != "SyncBatchNormalization":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Asked for late, because it imports Keras.
+    return sync_batch_norm.SyncBatchNormalization
