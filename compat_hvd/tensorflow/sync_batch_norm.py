@@ -115,7 +115,7 @@ def layer_class(keras: Any) -> Any:
     Raises:
         ValueError: Keras 3 has another backend.
     """
-    keras_3 = int(keras.__version__.split(".")[0]) >= 3
+    keras_3 = hasattr(keras, "ops")  # tf.keras has no __version__ in some releases
     if keras_3 and keras.backend.backend() != "tensorflow":
         raise ValueError(f"SyncBatchNormalization needs Keras on TensorFlow, not on {keras.backend.backend()}")
     bases = (_Keras3 if keras_3 else _Keras2, keras.layers.BatchNormalization)
