@@ -16,8 +16,9 @@ namespace compat_hvd {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
-// What is written at once. While it is being written a killed process would leave the array open.
-constexpr size_t kWriteBytes = 256 << 10;
+// What is written at once: it touches two pages of the file, which a reader or the death of the process can tear apart
+// only between the two copies.
+constexpr size_t kWriteBytes = 4096;
 const char* const kEnd = "\n]\n";
 
 void warn(const std::string& path, const std::string& what) {
@@ -109,7 +110,8 @@ void TimelineFile::run() {
   }
 }
 
-// Writes elements a part at a time, each part ending where an element ends.
+// Writes elements a part at a time, each part ending where an element ends. Blanks behind the closing bracket come
+// first: then there is room on the disk, and the write that matters is as short as it can be.
 bool TimelineFile::write(const std::string& elements) {
   for (size_t at = 0; at < elements.size();) {
     size_t next = elements.size();
@@ -117,7 +119,8 @@ bool TimelineFile::write(const std::string& elements) {
       next = elements.rfind(",\n", at + kWriteBytes);
       if (next <= at) next = std::min(elements.find(",\n", at + kWriteBytes), elements.size());
     }
-    if (!write_all(descriptor_, elements.substr(at, next - at) + kEnd, end_)) return give_up(), false;
+    const bool room = end_ == 0 || write_all(descriptor_, std::string(next - at, ' '), end_ + std::strlen(kEnd));
+    if (!room || !write_all(descriptor_, elements.substr(at, next - at) + kEnd, end_)) return give_up(), false;
     end_ += next - at;
     at = next;
   }

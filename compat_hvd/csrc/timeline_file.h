@@ -2,8 +2,8 @@
 //
 // What is appended gathers in memory for a tenth of a second and is then written in one go, over the closing bracket
 // and with a new one behind it. So a process that is killed leaves a file that can be read, which lacks the last tenth
-// of a second. A short interval would not do: a reader that asks for the rest of the file while an event is being
-// written gets a mixture.
+// of a second. The system makes no write of several pages a whole, so that a reader may see half of one, for less than
+// a microsecond of each tenth of a second. Writing more often would make that likely.
 #pragma once
 
 #include <condition_variable>
