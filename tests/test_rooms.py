@@ -19,7 +19,7 @@ ROOMS = ("", "common", "tensorflow", "_keras", "keras", "launcher", "legacy")
 # Each floor of the native code may include itself and the floors before it.
 FLOORS = (
     {"status", "dtype", "collective", "futex", "thread", "byte_mover", "topology", "wire", "pieces", "json"},
-    {"message", "reduce_kernels", "node_memory", "mpi_mover", "timeline_file"},
+    {"message", "reduce_kernels", "adasum_kernels", "node_memory", "mpi_mover", "timeline_file"},
     {
         "entry",
         "agreement",
@@ -32,7 +32,7 @@ FLOORS = (
         "fusion",
         "timeline",
     },
-    {"coordinator", "control_plane", "execution", "reduction", "distribution", "completion"},
+    {"coordinator", "control_plane", "execution", "reduction", "adasum", "distribution", "completion"},
     {"engine"},
     {"runtime"},
     {"blocking", "c_api", "tensorflow"},

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "adasum_kernels.h"
 #include "reduce_kernels.h"
 
 namespace compat_hvd {
@@ -59,9 +60,9 @@ Status check_reduction(const std::vector<int>& ranks, const Requests& request) {
         " cannot be reduced; cast it to one of float16, bfloat16, float32, float64, int8, uint8, "
         "int32, int64.");
   }
-  if (first.op == ReduceOp::kAdasum || static_cast<int>(first.op) < 0 || static_cast<int>(first.op) > 5) {
+  if (static_cast<int>(first.op) < 0 || static_cast<int>(first.op) > 5) {
     return Status::invalid_argument(what + "reduce op " + std::to_string(static_cast<int>(first.op)) +
-                                    " is not supported here; use Average, Sum, Min, Max or Product.");
+                                    " is none; use Average, Sum, Adasum, Min, Max or Product.");
   }
   return {};
 }
@@ -131,6 +132,26 @@ Status check_absent(const Negotiation& n) {
                                      "): only allreduce is. Sparse gradients need sparse_as_dense=True.");
 }
 
+Status check_adasum(const Request& request, const ProcessSet& set) {
+  if (request.op != ReduceOp::kAdasum) return {};
+  const std::string what = std::string(name_of(request.collective)) + " of tensor '" + request.name + "' with Adasum: ";
+  if (request.collective == Collective::kReducescatter) {
+    return Status::invalid_argument(what + "only allreduce has it; use Average, Sum, Min, Max or Product.");
+  }
+  if (!can_adasum(request.dtype)) {
+    return Status::invalid_argument(what + "data type " + name_of(request.dtype) +
+                                    " has no adaptive sum; cast it to one of float16, bfloat16, float32, float64.");
+  }
+  if (set.id != 0) {
+    return Status::invalid_argument(what + "it takes all ranks, not process set " + std::to_string(set.id) + ".");
+  }
+  if ((set.size() & (set.size() - 1)) != 0) {
+    return Status::invalid_argument(what + "it needs a number of ranks that is a power of two, not " +
+                                    std::to_string(set.size()) + ".");
+  }
+  return {};
+}
+
 Status check_new_set(const Request& request, const ProcessSetTable& sets) {
   if (request.collective != Collective::kAddProcessSet) return {};
   const std::vector<int> ranks(request.sizes.begin(), request.sizes.end());
@@ -162,6 +183,7 @@ Status agreement(const Negotiation& n, const ProcessSetTable& sets) {
   if (!status.ok() || n.all_cached()) return status;
   const std::vector<int> positions = n.positions();
   status = check_requests(n.participants(), [&](int i) -> const Request& { return n.request(positions[i]); });
+  if (status.ok()) status = check_adasum(n.any_request(), *n.set);
   return status.ok() ? check_new_set(n.any_request(), sets) : status;
 }
 

@@ -5,37 +5,18 @@
 #include <deque>
 #include <numeric>
 
-#include "pieces.h"
-
 namespace compat_hvd {
 namespace {
 
-struct Range {
-  size_t from, to;  // bytes of the stream
-};
-
-struct Stream {
-  int origin;                // rank
-  Pieces data;               // at the origin what it sends, elsewhere where it goes
-  std::vector<Range> needs;  // by member; empty: everybody needs everything
-  uint64_t first_use = 0;
-
-  // Whether the member at `index` needs some of the `bytes` from `from` on.
-  bool needed_by(int index, size_t from, size_t bytes) const {
-    return needs.empty() || (needs[index].from < from + bytes && from < needs[index].to);
-  }
-};
-
 class Distribution : public Execution {
  public:
-  Distribution(const DataPlane& plane, const Response& response, std::vector<Stream> streams)
+  Distribution(const DataPlane& plane, const Response& response, std::vector<Stream> streams, uint64_t* use)
       : plane_(plane), view_(plane, *response.set), sequence_(response.sequence), chunk_(plane.slots->bytes()) {
     communication_ = activity::communication(response.entries.front()->request.collective, view_.nodes() > 1);
-    uint64_t use = 0;
     for (Stream& stream : streams) {
       if (stream.data.total() == 0) continue;
-      stream.first_use = use;
-      use += chunks(stream);
+      stream.first_use = *use;
+      *use += chunks(stream);
       if (view_.set->size() == 1) continue;
       if (publisher(stream.origin) == view_.rank) {
         publishing_.push_back({std::move(stream), 0, 0});
@@ -182,6 +163,11 @@ class Distribution : public Execution {
 
 }  // namespace
 
+std::unique_ptr<Execution> distribute(const DataPlane& plane, const Response& response, std::vector<Stream> streams,
+                                      uint64_t* use) {
+  return std::make_unique<Distribution>(plane, response, std::move(streams), use);
+}
+
 std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Response& response, Status* error) {
   plane.timeline->activity(activity::kAllocateOutput);
   const ProcessSet& set = *response.set;
@@ -205,7 +191,8 @@ std::unique_ptr<Execution> start_allgather(const DataPlane& plane, const Respons
     }
   }
   plane.timeline->activity(nullptr);
-  return std::make_unique<Distribution>(plane, response, std::move(streams));
+  uint64_t use = 0;
+  return distribute(plane, response, std::move(streams), &use);
 }
 
 std::unique_ptr<Execution> start_alltoall(const DataPlane& plane, const Response& response, Status* error) {
@@ -242,7 +229,8 @@ std::unique_ptr<Execution> start_alltoall(const DataPlane& plane, const Response
     streams.push_back(std::move(stream));
   }
   plane.timeline->activity(nullptr);
-  return std::make_unique<Distribution>(plane, response, std::move(streams));
+  uint64_t use = 0;
+  return distribute(plane, response, std::move(streams), &use);
 }
 
 std::unique_ptr<Execution> start_broadcast(const DataPlane& plane, const Response& response) {
@@ -256,7 +244,8 @@ std::unique_ptr<Execution> start_broadcast(const DataPlane& plane, const Respons
     if (own && entry->output != entry->input && bytes > 0) std::memcpy(entry->output, entry->input, bytes);
   }
   if (own) plane.timeline->activity(nullptr);
-  return std::make_unique<Distribution>(plane, response, std::move(streams));
+  uint64_t use = 0;
+  return distribute(plane, response, std::move(streams), &use);
 }
 
 }  // namespace compat_hvd

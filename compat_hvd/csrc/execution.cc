@@ -1,5 +1,6 @@
 #include "execution.h"
 
+#include "adasum.h"
 #include "distribution.h"
 #include "reduction.h"
 
@@ -38,8 +39,11 @@ Status no_memory(const Request& request, int64_t rows) {
 }
 
 std::unique_ptr<Execution> Execution::start(const DataPlane& plane, const Response& response, Status* error) {
-  switch (response.entries.front()->request.collective) {
+  const Request& request = response.entries.front()->request;
+  switch (request.collective) {
     case Collective::kAllreduce:
+      if (request.op == ReduceOp::kAdasum) return start_adasum(plane, response);
+      return start_reduction(plane, response, error);
     case Collective::kReducescatter:
       return start_reduction(plane, response, error);
     case Collective::kAllgather:

@@ -241,7 +241,7 @@ void run_for_type(ReduceOp op, const Arguments& a) {
     case ReduceOp::kProduct:
       return run<T, Product>(a);
     case ReduceOp::kAdasum:
-      return;  // refused during negotiation
+      return;  // no element-wise reduction, see adasum.h
   }
 }
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.library import LIBRARY
 from compat_hvd.tensorflow.names import CollectiveName, collective_name
+from compat_hvd.tensorflow.util import check_num_rank_power_of_2
 
 Average = 0
 Sum = 1
@@ -25,6 +26,7 @@ Product = 5
 REDUCE_OP_NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 
 REDUCIBLE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.uint8, tf.int8, tf.int32, tf.int64)
+FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 TRANSFERABLE = (*REDUCIBLE, tf.uint16, tf.int16, tf.bool)
 
 
@@ -67,17 +69,34 @@ def registered_id(verb: str, process_set: ProcessSet) -> int:
     return int(process_set.process_set_id)
 
 
-def checked_reduce_op(op: int) -> int:
-    """Returns ``op`` if it is one of hvd.Average, Sum, Min, Max, Product.
+def as_reducible(verb: str, value: Any, op: int) -> tf.Tensor:
+    """Converts an argument of a reduction.
 
     Raises:
-        ValueError: it is no reduce op at all.
-        NotImplementedError: it is hvd.Adasum.
+        TypeError: as ``as_tensor``; Adasum takes only floating-point dtypes.
+    """
+    if op == Adasum:
+        return as_tensor(f"{verb} with op=hvd.Adasum", value, FLOATING)
+    return as_tensor(verb, value, REDUCIBLE)
+
+
+def checked_reduce_op(op: int, process_set: ProcessSet) -> int:
+    """Returns ``op`` if it is a reduce op that the ranks of the process set can do.
+
+    Raises:
+        ValueError: it is no reduce op at all; for Adasum, before ``init()``.
+        NotImplementedError: Adasum within a process set, or with a number of ranks that is not a power of two.
     """
     if op not in range(len(REDUCE_OP_NAMES)):
-        raise ValueError(f"op={op!r} is not a reduce op; use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+        names = ", ".join(f"hvd.{name}" for name in REDUCE_OP_NAMES)
+        raise ValueError(f"op={op!r} is not a reduce op; use one of {names}")
     if op == Adasum:
-        raise NotImplementedError("op=hvd.Adasum is not available in this version; use hvd.Average or hvd.Sum")
+        if registered_id("allreduce", process_set) != 0:
+            raise NotImplementedError(f"op=hvd.Adasum takes all ranks, not process set {process_set}")
+        if not check_num_rank_power_of_2(process_set.size()):
+            raise NotImplementedError(
+                f"op=hvd.Adasum needs a number of ranks that is a power of two, not {process_set.size()}"
+            )
     return int(op)
 
 
@@ -188,8 +207,8 @@ def _allreduce(
         ValueError, NotImplementedError, TypeError: as ``allreduce``.
     """
     process_set_id = registered_id("allreduce", process_set)
-    op = checked_reduce_op(op)
-    tensor = as_tensor("allreduce", tensor, REDUCIBLE)
+    op = checked_reduce_op(op, process_set)
+    tensor = as_reducible("allreduce", tensor, op)
     chosen = collective_name("HorovodAllreduce", tensor, name, ignore_name_scope)
     return reduce_op(
         tensor, chosen, op, float(prescale_factor), float(postscale_factor), ignore_name_scope, process_set_id

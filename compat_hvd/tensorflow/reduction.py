@@ -15,8 +15,10 @@ from compat_hvd.tensorflow.names import CollectiveName, collective_name
 from compat_hvd.tensorflow.ops import (
     REDUCE_OP_NAMES,
     REDUCIBLE,
+    Adasum,
     Average,
     Sum,
+    as_reducible,
     as_rows,
     as_tensor,
     build_group,
@@ -46,7 +48,7 @@ class Reduction:
     ignore_name_scope: bool = False
 
     def __post_init__(self) -> None:
-        checked_reduce_op(self.op)
+        checked_reduce_op(self.op, self.process_set)
 
     def apply(self, tensor: Any, name: str | None = None, agreed: str = "") -> tf.Tensor | tf.IndexedSlices:
         """Reduces one tensor; ``name`` and ``agreed`` as in ``names.collective_name``."""
@@ -57,12 +59,14 @@ class Reduction:
             return self._apply_to_dense(tensor, name, agreed)
 
     def _apply_to_dense(self, value: Any, name: str | None, agreed: str) -> tf.Tensor:
-        tensor = as_tensor("allreduce", value, REDUCIBLE)
+        tensor = as_reducible("allreduce", value, self.op)
         compressed, context = self.compression.compress(tensor)
         chosen = collective_name("HorovodAllreduce", compressed, name, self.ignore_name_scope, agreed)
         return self.compression.decompress(self._create(compressed, chosen, "allreduce"), context)
 
     def _create(self, tensor: Any, name: CollectiveName, verb: str) -> Any:
+        if self.op == Adasum and verb.endswith("reducescatter"):
+            raise NotImplementedError(f"hvd.{verb} does not support op=hvd.Adasum; hvd.allreduce does")
         process_set_id = registered_id(verb, self.process_set)
         factors = float(self.prescale_factor), float(self.postscale_factor)
         return reduce_op(tensor, name, self.op, *factors, self.ignore_name_scope, process_set_id, verb)
@@ -77,7 +81,7 @@ class Reduction:
             member = f"_{i + 1}of{len(tensors)}"
             results[i] = self.apply(tensors[i], name and name + member, agreed and agreed + member)
         dense = [i for i in range(len(tensors)) if i not in sparse]
-        values = [as_tensor("grouped_allreduce", tensors[i], REDUCIBLE) for i in dense]
+        values = [as_reducible("grouped_allreduce", tensors[i], self.op) for i in dense]
         for i, reduced in zip(dense, self._group("allreduce", values, name, agreed)):
             results[i] = reduced
         return results
@@ -153,7 +157,7 @@ def allreduce(
         average: older form of ``op``: True for Average, False for Sum.
         device_dense, device_sparse: the device to place the ops on, for dense tensors and IndexedSlices.
         compression: how dense tensors are sent: ``Compression.none``, ``fp16`` or ``bf16``.
-        op: Average (default), Sum, Min, Max or Product.
+        op: Average (default), Sum, Adasum, Min, Max or Product.
         prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction.
         name: the name by which ranks match this collective; by default made from the tensor's name.
         process_set: the ranks taking part.
@@ -165,7 +169,8 @@ def allreduce(
     Raises:
         ValueError: before ``init()``; for an unknown op; if both ``op`` and ``average`` are given.
         TypeError: the dtype cannot be reduced; the message names it.
-        NotImplementedError: Adasum; Min, Max, Product or scale factors for IndexedSlices.
+        NotImplementedError: Adasum within a process set, or with a number of ranks that is not a power of two; Adasum,
+            Min, Max, Product or scale factors for IndexedSlices.
         tf.errors.FailedPreconditionError: (when run) ranks disagree; on every rank.
     """
     how = Reduction(

@@ -65,7 +65,9 @@ void mismatches() {
   mismatch(allgather, [](Request* r) { r->shape = {6, 3}; }, code, "[?, 3]");
   mismatch([](Request* r) { r->collective = Collective::kBroadcast, r->root = 77; }, [](Request*) {},
            Code::kInvalidArgument, "root rank 77");
-  mismatch([](Request* r) { r->op = ReduceOp::kAdasum; }, [](Request*) {}, Code::kInvalidArgument, "reduce op 2");
+  mismatch([](Request* r) { r->op = static_cast<ReduceOp>(6); }, [](Request*) {}, Code::kInvalidArgument,
+           "reduce op 6");
+  mismatch(allreduce, [](Request* r) { r->op = ReduceOp::kAdasum; }, code, "Adasum");
 }
 
 // A local error on one rank: the others get it when they come, however late, and only once.

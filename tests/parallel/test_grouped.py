@@ -191,8 +191,3 @@ def test_groups_of_different_sizes_in_eager_mode(hvd):
         with pytest.raises(tf.errors.FailedPreconditionError, match="group of 3"):
             hvd.grouped_allreduce([1.0] * (3 if RANK == 0 else 2))
         assert [one.numpy() for one in hvd.grouped_allreduce([1.0, RANK + 1.0], op=hvd.Sum)] == [SIZE, TOTAL]
-
-
-def test_adasum_is_refused(hvd, session):
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.grouped_allreduce([tf.constant(1.0)], op=hvd.Adasum)
