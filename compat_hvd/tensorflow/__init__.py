@@ -37,6 +37,7 @@ from compat_hvd.common.process_sets import (
 )
 from compat_hvd.common.util import gpu_available
 from compat_hvd.tensorflow import compression, functions, mpi_ops, sync_batch_norm, util
+from compat_hvd.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
 from compat_hvd.tensorflow.functions import broadcast_, broadcast_global_variables, broadcast_variables
@@ -104,6 +105,7 @@ __all__ = [
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "_DistributedAdasumOptimizer",
     "_DistributedGradientTape",
     "_DistributedOptimizer",
     "_LegacyOptimizer",

@@ -154,7 +154,8 @@ def DistributedOptimizer(
         sparse_as_dense: turn IndexedSlices into dense gradients before the reduction.
         backward_passes_per_step: in graphs that a session runs, sum the gradients of so many runs on each rank before
             they are reduced and applied. The sums are kept in local variables.
-        op: Average, Sum, Min, Max or Product.
+        op: how gradients are reduced: Average, Sum, Min, Max or Product. With Adasum each rank applies its own
+            gradients, and what that changed is reduced, every ``backward_passes_per_step`` steps.
         gradient_predivide_factor: with Average, divide by it before the sum and multiply with it after.
         average_aggregated_gradients: divide by backward_passes_per_step after the reduction.
         num_groups: older form of ``groups``.
@@ -169,7 +170,7 @@ def DistributedOptimizer(
     Raises:
         ValueError: arguments that do not go together; backward_passes_per_step > 1 in eager mode.
         TypeError: ``optimizer`` is no optimizer.
-        NotImplementedError: op=Adasum.
+        NotImplementedError: Adasum within a process set, or with a number of ranks that is not a power of two.
     """
     prescale, postscale = predivided(op, gradient_predivide_factor)
     if op == Adasum and average_aggregated_gradients:
@@ -197,13 +198,14 @@ def DistributedOptimizer(
     aggregation = LocalAggregation(backward_passes_per_step, average_aggregated_gradients)
     if backward_passes_per_step > 1:
         _check_session_graph()
-    return _DistributedOptimizer(
-        optimizer,
-        name or f"Distributed{type(optimizer).__name__}",
-        use_locking,
-        reduction,
-        aggregation if backward_passes_per_step > 1 else None,
-    )
+    name = name or f"Distributed{type(optimizer).__name__}"
+    if op == Adasum:
+        # Imported here because it builds on this module.
+        from compat_hvd.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
+
+        return _DistributedAdasumOptimizer(optimizer, name, use_locking, reduction, backward_passes_per_step)
+    aggregation = aggregation if backward_passes_per_step > 1 else None
+    return _DistributedOptimizer(optimizer, name, use_locking, reduction, aggregation)
 
 
 def _check_session_graph() -> None:

@@ -274,8 +274,6 @@ def test_wrong_arguments(hvd):
     ]:
         with pytest.raises(ValueError, match=message):
             hvd.DistributedOptimizer(SGD(1.0), **arguments)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.DistributedOptimizer(SGD(1.0), op=hvd.Adasum)
     with pytest.raises(ValueError, match="already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(SGD(1.0)))
     for wrong in ("adam", None, SGD):
