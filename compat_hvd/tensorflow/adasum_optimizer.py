@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterable
 
 import tensorflow as tf
 
-from compat_hvd.tensorflow.gradients import GradientReduction, exchanges, reduce_gradients
+from compat_hvd.tensorflow.gradients import GradientReduction, exchanges
 from compat_hvd.tensorflow.optimizer import _check_session_graph, _DistributedOptimizer
 
 
@@ -49,17 +49,13 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
         with tf.control_dependencies(steps.opening):
             applied = self._optimizer.apply_gradients(pairs, global_step=global_step, **kwargs)
         with tf.name_scope(f"{self._name}_Adasum"), tf.control_dependencies([] if applied is None else [applied]):
-            closing = steps.close(lambda changes: self._combined(changes, variables))
+            closing = steps.close(lambda changes: self._reduce(changes, variables))
         if tf.executing_eagerly():
             return None
         # Running the wrapped optimizer's op alone would part the ranks.
         step = tf.group(*closing, name=name or f"{self._name}_Step")
         train_ops[:] = [*outside, step]
         return step
-
-    def _combined(self, changes: list[tf.Tensor], variables: list[Any]) -> list[tf.Tensor]:
-        how, groups = self._reduction.how, self._reduction.groups
-        return reduce_gradients(changes, variables, how, False, self._scope.next_prefix(), groups)
 
 
 class _Steps:

@@ -204,8 +204,8 @@ def DistributedOptimizer(
         from compat_hvd.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 
         return _DistributedAdasumOptimizer(optimizer, name, use_locking, reduction, backward_passes_per_step)
-    aggregation = aggregation if backward_passes_per_step > 1 else None
-    return _DistributedOptimizer(optimizer, name, use_locking, reduction, aggregation)
+    aggregates = aggregation if backward_passes_per_step > 1 else None
+    return _DistributedOptimizer(optimizer, name, use_locking, reduction, aggregates)
 
 
 def _check_session_graph() -> None:
