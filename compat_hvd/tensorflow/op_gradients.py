@@ -2,7 +2,7 @@
 
 They follow Horovod's conventions: the gradient of a sum is the sum of the ranks' gradients, that of an average, of an
 allgather and of a broadcast their average. A reducescatter followed by an allgather has the gradient of an allreduce.
-Min, Max and Product have the gradient of what they compute.
+Min, Max, Product and Adasum have the gradient of what they compute.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from compat_hvd.common import basics, process_sets
 from compat_hvd.tensorflow import ops
+from compat_hvd.tensorflow.adasum_gradient import adasum_gradient
 from compat_hvd.tensorflow.alltoall import alltoall_op
 from compat_hvd.tensorflow.names import CollectiveName, collective_name, normalized
 
@@ -92,6 +93,8 @@ class _Reduction:
             return self._share_of_extremum(tensor, total, forward) * factor
         if self.op == ops.Product:
             return total * self._other_factors(tensor, forward) * factor
+        if self.op == ops.Adasum:
+            return self._pulled_back(tensor, total, forward) * factor
         raise LookupError(f"a reduction with op={ops.REDUCE_OP_NAMES[self.op]} has no gradient")
 
     def _share_of_extremum(self, tensor: tf.Tensor, total: tf.Tensor, forward: _Forward) -> tf.Tensor:
@@ -102,6 +105,13 @@ class _Reduction:
         held = tf.equal(tensor, extremum)
         holders = forward.allreduce(tf.cast(held, total.dtype), ops.Sum, "holders")
         return tf.where(held, total / holders, tf.zeros_like(total))
+
+    def _pulled_back(self, tensor: tf.Tensor, total: tf.Tensor, forward: _Forward) -> tf.Tensor:
+        """The gradient through Adasum; its derivative is the same for vectors multiplied with the prescale factor."""
+        gathered = tf.cast(forward.allgather(tf.expand_dims(tensor, 0), "vectors"), tf.float64)
+        vectors = [gathered[i] for i in range(forward.size())]
+        gradient = adasum_gradient(vectors, basics.rank(), tf.cast(total, tf.float64))
+        return tf.cast(gradient, total.dtype)
 
     def _other_factors(self, tensor: tf.Tensor, forward: _Forward) -> tf.Tensor:
         """The product of the other ranks' factors; right also where some of them are zero."""

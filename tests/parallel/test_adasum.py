@@ -244,3 +244,54 @@ def test_one_rank_with_another_op(hvd, session):
     with pytest.raises(tf.errors.FailedPreconditionError, match="Adasum"):
         session.run(mixed)
     assert session.run(hvd.allreduce(x, op=hvd.Adasum, name="good")).tolist() == [1.0]
+
+
+def slopes(vectors, gradient, step=1e-6):
+    """The gradient of this rank's vector by central differences of the model."""
+    result = np.zeros_like(vectors[RANK])
+    for i in np.ndindex(result.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = [vector.copy() for vector in vectors]
+            moved[RANK][i] += sign * step
+            ends.append(np.sum(gradient * adasum(moved)))
+        result[i] = (ends[0] - ends[1]) / (2 * step)
+    return result
+
+
+@adaptive
+@pytest.mark.parametrize("grouped", [False, True])
+def test_gradient(hvd, session, grouped):
+    """That of the sum of all ranks' losses, as for the other reduce ops."""
+    vectors = [values((2, 3), rank, 7) for rank in RANKS]
+    total = sum(values((2, 3), rank, 8) for rank in RANKS)
+
+    def build(feed):
+        x = feed(vectors[RANK], shape=[None, 3])
+        if grouped:
+            (reduced,) = hvd.grouped_allreduce([x], op=hvd.Adasum, prescale_factor=3.0, postscale_factor=0.5)
+        else:
+            reduced = hvd.allreduce(x, op=hvd.Adasum, prescale_factor=3.0, postscale_factor=0.5)
+        return tf.gradients(reduced, x, grad_ys=feed(values((2, 3), RANK, 8)))
+
+    (gradient,) = run(build)
+    np.testing.assert_allclose(gradient, 1.5 * slopes(vectors, total), rtol=1e-6, atol=1e-8)
+
+
+@adaptive
+@pytest.mark.parametrize("dtype", PRECISION)
+def test_gradient_eagerly_in_every_dtype(hvd, dtype):
+    x = tf.cast(values((4,), RANK, 7), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(hvd.allreduce(x, op=hvd.Adasum))
+    gradient = tape.gradient(loss, x)
+    assert gradient.dtype == dtype
+    expected = slopes([values((4,), rank, 7) for rank in RANKS], float(SIZE))
+    np.testing.assert_allclose(tf.cast(gradient, tf.float64), expected, rtol=0, atol=4 * SIZE * PRECISION[dtype] + 1e-8)
+
+
+@adaptive
+def test_gradient_at_zero_is_finite(hvd, session):
+    (gradient,) = run(lambda feed: tf.gradients(hvd.allreduce(x := feed(np.zeros(3)), op=hvd.Adasum), x))
+    assert gradient.tolist() == [SIZE] * 3
