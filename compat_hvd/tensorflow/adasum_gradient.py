@@ -5,8 +5,8 @@ with respect to a, multiplied with a gradient g from the left and transposed, is
 
     (1 - d / 2A) g - (a·g / 2A) b + (d a·g / A²) a - (b·g / 2B) b.
 
-Within the tree over the ranks this is applied at every level from the root down to a rank's leaf. Where a vector is zero
-there is no derivative; its factor then counts as the constant 1 that it is.
+Within the tree over the ranks this is applied at every level from the root down to a rank's leaf. Where a vector is
+zero there is no derivative; its factor then counts as the constant 1 that it is.
 """
 
 from __future__ import annotations
