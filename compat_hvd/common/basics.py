@@ -20,7 +20,7 @@ def init(
 ) -> None:
     """Forms the world and starts the engine. Collective over the ranks that take part.
 
-    A second call only adds process sets.
+    A second call only looks the process sets up and adds those that are new.
 
     Args:
         comm: None for all ranks of MPI_COMM_WORLD, a list of its ranks, or an mpi4py communicator; a duplicate of it
@@ -30,15 +30,14 @@ def init(
 
     Raises:
         ValueError: this rank is not in ``comm``, the list or the sets are not valid, the ranks disagree, or the
-            launcher does not fit the MPI that mpi4py loads (LaunchError).
+            launcher does not fit the MPI that mpi4py loads (LaunchError). When the sets are valid but one is there
+            twice, the engine runs all the same; call it again with another list.
         ImportError: mpi4py or an MPI library is missing.
         HorovodInternalError: the ranks could not be connected.
     """
     global _place, _comm, _timeline_allowed
     if native.running():
-        for process_set in table.as_process_sets(process_sets):
-            if process_set.process_set_id not in table.ids_and_ranks():
-                table.add_process_set(process_set)
+        table.assign(table.as_process_sets(process_sets), _comm)
         return
     if _place is not None:
         raise ValueError(
@@ -53,7 +52,8 @@ def init(
     groups = table.resolve(sets, _comm)
     _place = bootstrap.form_world(_comm, groups)
     _timeline_allowed = config.get("HOROVOD_TIMELINE") is not None
-    table.register(sets, groups, _place.size)
+    table.register(groups, _place.size, comm if hasattr(comm, "Get_rank") else None)
+    table.assign(sets, _comm)
 
 
 def _communicator(comm: Sequence[int] | Any | None) -> Any:

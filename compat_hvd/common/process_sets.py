@@ -98,10 +98,11 @@ def as_process_sets(given: Sequence[ProcessSet | Sequence[int]] | str | None) ->
 def resolve(sets: Sequence[ProcessSet], comm: Any) -> list[list[int]]:
     """Returns the members of the sets to register, in the order of their ids from 1; collective over ``comm``.
 
-    A place that holds communicators expands to the distinct groups of all ranks, in ascending order.
+    A place that holds communicators expands to the distinct groups of all ranks, in ascending order. A set that is
+    there already is left out.
 
     Raises:
-        ValueError: a member does not exist or is named twice, or a set is empty or there already.
+        ValueError: a member does not exist or is named twice, or a set is empty.
     """
     seen = [list(range(comm.Get_size()))]
     for number, process_set in enumerate(sets):
@@ -112,12 +113,8 @@ def resolve(sets: Sequence[ProcessSet], comm: Any) -> list[list[int]]:
             process_set.ranks = next(group for group in groups if comm.Get_rank() in group)
         for ranks in groups:
             _check_ranks(f"process_sets entry number {number}", ranks, comm.Get_size())
-            if ranks in seen:
-                raise ValueError(
-                    f"Horovod could not be initialized because process_sets entry number {number} is a duplicate: "
-                    f"{ranks}"
-                )
-            seen.append(ranks)
+            if ranks not in seen:
+                seen.append(ranks)
     return seen[1:]
 
 
@@ -129,19 +126,43 @@ def _groups(mine: Any, comm: Any) -> list[list[int]]:
     return sorted([list(group) for group in {tuple(rank for rank in row if rank >= 0) for row in rows}])
 
 
-def register(sets: Sequence[ProcessSet], groups: Sequence[Sequence[int]], size: int) -> None:
-    """Gives the sets of ``init`` their ids and the global set its members; ``groups`` as ``resolve`` returns them."""
+def register(groups: Sequence[Sequence[int]], size: int, mpi_comm: Any) -> None:
+    """Notes the sets that the engine was started with: the world, and ``groups`` as ``resolve`` returns them."""
     global_process_set.ranks = list(range(size))
+    global_process_set.mpi_comm = mpi_comm
     _registered.clear()
     _registered.update({0: list(range(size)), **{i + 1: list(ranks) for i, ranks in enumerate(groups)}})
-    for process_set in sets:
-        process_set.process_set_id = list(groups).index(process_set.ranks or []) + 1
-        _objects.append(process_set)
+
+
+def assign(sets: Sequence[ProcessSet], comm: Any) -> None:
+    """Gives the sets of one ``init`` call their ids; one that is not registered yet is added, on every rank.
+
+    Raises:
+        ValueError: a set equals an earlier one or the world. Those before it keep their ids, and the engine goes on.
+    """
+    taken = {0}
+    for number, process_set in enumerate(sets):
+        if process_set.mpi_comm is not None:
+            process_set.ranks = sorted(mpi.ranks_within(process_set.mpi_comm, comm))
+        known = next((i for i, ranks in _registered.items() if ranks == process_set.ranks), None)
+        if known in taken:
+            raise ValueError(
+                f"Horovod could not be initialized because process_sets entry number {number} is a duplicate: "
+                f"{process_set.ranks}. Call init() again with a list in which each set is there once and none is that "
+                "of all ranks"
+            )
+        if known is None:
+            add_process_set(process_set)
+        else:
+            process_set.process_set_id = known
+            _objects.append(process_set)
+        taken.add(process_set.process_set_id or 0)
 
 
 def unregister_all() -> None:
     """Takes all ids away, at shutdown. Objects of the caller keep their ranks and may be registered again."""
     global_process_set.ranks = []
+    global_process_set.mpi_comm = None
     _registered.clear()
     for process_set in _objects:
         process_set.process_set_id = None
@@ -181,8 +202,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     size = basics.size()
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    if added.ranks is None:
-        raise NotImplementedError("a process set made from a communicator is registered by init(process_sets=[…]) only")
+    if added.mpi_comm is not None or added.ranks is None:
+        raise NotImplementedError(
+            "a process set made from a communicator is registered by the first init(process_sets=[…])"
+        )
     _check_ranks("a process set", added.ranks, size)
     added.process_set_id = native.add_process_set(added.ranks)
     _registered[added.process_set_id] = list(added.ranks)

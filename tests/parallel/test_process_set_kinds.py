@@ -68,9 +68,40 @@ def test_a_second_init_adds_sets(hvd, start):
         assert total(hvd, odd) == sum(ODD)
 
 
+@pytest.mark.parametrize("sets", [[[0], [0]], [[0], list(range(SIZE))]], ids=["twice", "everyone"])
+def test_after_a_duplicate_init_may_be_called_with_another_list(hvd, start, sets):
+    """As with Horovod, the engine runs with the sets that differ."""
+    with pytest.raises(ValueError, match="entry number 1 is a duplicate"):
+        start(sets)
+    assert hvd.is_initialized()
+    assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(SIZE)), 1: [0]}
+    odd, zero = hvd.ProcessSet(ODD), hvd.ProcessSet([0])
+    hvd.init(process_sets=[odd, zero])
+    assert (odd.process_set_id, zero.process_set_id) == (2, 1)
+    with pytest.raises(ValueError, match="entry number 2 is a duplicate"):
+        hvd.init(process_sets=[odd, zero, hvd.ProcessSet(ODD)])
+    assert total(hvd, odd) == sum(ODD) if RANK in ODD else True
+
+
+def test_a_communicator_and_a_list_of_the_same_ranks(hvd, start):
+    """On the ranks that are in both, the list is a duplicate."""
+    part, world = COMM.Split(RANK % 2), COMM.Dup()
+    hvd.init(comm=world)
+    assert hvd.global_process_set.mpi_comm == world
+    hvd.shutdown()
+    assert hvd.global_process_set.mpi_comm is None
+    sets = [hvd.ProcessSet(part), hvd.ProcessSet(EVEN)]
+    if RANK in EVEN:
+        with pytest.raises(ValueError, match="entry number 1 is a duplicate"):
+            hvd.init(comm=world, process_sets=sets)
+    else:
+        hvd.init(comm=world, process_sets=sets)
+    hvd.init(comm=world, process_sets=[hvd.ProcessSet(part)])
+    assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(SIZE)), 1: EVEN, 2: ODD}
+    assert total(hvd, sets[0]) == sum(MINE)
+
+
 BAD_SETS = {
-    "twice": [[0], [0]],
-    "everyone": [list(range(SIZE))],
     "nobody": [[]],
     "out of range": [[0, SIZE]],
     "a rank twice": [[1, 1]],
