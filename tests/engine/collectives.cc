@@ -3,6 +3,7 @@
 #include <limits>
 #include <numeric>
 
+#include "../../compat_hvd/csrc/reduce_kernels.h"
 #include "world.h"
 
 using namespace compat_hvd;
@@ -288,6 +289,25 @@ void cache_turnover() {
   }
 }
 
+// The average of equal integers is that integer, whatever the number of ranks: a product with the reciprocal, rounded
+// down, is one too low for 49, 98, 103 and others.
+void averages_of_equal_integers() {
+  const int32_t ones[4] = {1, 7, -7, 2147483647};
+  for (int n = 1; n <= 256; ++n) {
+    const std::vector<const char*> sources(n, reinterpret_cast<const char*>(ones));
+    int32_t result[4];
+    Scaling scaling;
+    scaling.divisor = n;
+    reduce_to_output(DataType::kInt32, ReduceOp::kAverage, sources.data(), n, reinterpret_cast<char*>(result), 4,
+                     scaling);
+    CHECK(std::equal(ones, ones + 4, result));
+    scaling.postscale = 2.0;
+    reduce_to_output(DataType::kInt32, ReduceOp::kAverage, sources.data(), n, reinterpret_cast<char*>(result), 3,
+                     scaling);
+    CHECK(result[0] == 2 && result[1] == 14 && result[2] == -14);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -295,6 +315,7 @@ int main(int argc, char** argv) {
                    {{"random_orders", random_orders},
                     {"all_ops", all_ops},
                     {"averages_do_not_overflow", averages_do_not_overflow},
+                    {"averages_of_equal_integers", averages_of_equal_integers},
                     {"deterministic", deterministic},
                     {"broadcasts", broadcasts},
                     {"allgathers", allgathers},

@@ -33,6 +33,37 @@ def test_every_dtype_and_shape(hvd, session, use_resource, root, name):
         assert np.array_equal(kept, value)
 
 
+@KINDS
+def test_one_thread_and_orders_of_their_own(hvd, use_resource):
+    """A kernel that waited on TensorFlow's only thread would keep the others from being submitted."""
+    config = v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        variables = [
+            v1.get_variable(f"v{i}", initializer=[RANK + 10.0 * i], use_resource=use_resource) for i in range(20)
+        ]
+        order = list(range(20))
+        np.random.RandomState(RANK).shuffle(order)
+        updated = {i: hvd.broadcast_([variables[i]], SIZE - 1, name=f"b{i}")[0] for i in order}
+        session.run(v1.global_variables_initializer())
+        session.run([updated[i] for i in order])
+        assert [value.item() for value in session.run(variables)] == [SIZE - 1 + 10.0 * i for i in range(20)]
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_a_variable_of_another_shape_is_an_error_on_every_rank(hvd, session):
+    """What the others hold is then either theirs or the root's, never half of each; and the job goes on."""
+    odd = v1.get_variable("odd", initializer=np.zeros(2 + (RANK == 0), np.float32), use_resource=True)
+    even = v1.get_variable("even", initializer=np.full(1000, RANK, np.float32), use_resource=True)
+    session.run(v1.global_variables_initializer())
+    both, good = hvd.broadcast_([odd, even], 0), hvd.broadcast_([even], 0, name="good")
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="odd"):
+            session.run(both)
+        assert np.unique(session.run(even)).tolist() in ([RANK], [0])
+    session.run(good)
+    assert not session.run(even).any()
+
+
 def test_references_are_returned_as_references(hvd, session):
     reference = v1.get_variable("a", initializer=1.0, use_resource=False)
     resource = v1.get_variable("b", initializer=1.0, use_resource=True)
