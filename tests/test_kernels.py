@@ -14,6 +14,9 @@ ARGUMENTS = {
     "HorovodGroupedAllgather": {"tensors", "outputs"},
     "HorovodReducescatter": {"tensor", "output"},
     "HorovodGroupedReducescatter": {"tensors", "outputs"},
+    "CompatHvdGroupedAllreduce": {"tensors", "sum"},
+    "CompatHvdGroupedAllgather": {"tensors", "outputs"},
+    "CompatHvdGroupedReducescatter": {"tensors", "outputs"},
     "HorovodBroadcast": {"tensor", "output"},
     "HorovodBroadcastInplace": set(),
     "HorovodBroadcastInplaceResource": {"resources"},
@@ -37,4 +40,4 @@ def test_both_devices_have_a_kernel_and_the_gpu_stages_everything(op: str) -> No
 
 def test_the_table_names_every_op() -> None:
     everything = {kernel.op for kernel in kernels.get_all_registered_kernels().kernel}
-    assert {op for op in everything if op.startswith("Horovod")} == set(ARGUMENTS)
+    assert {op for op in everything if op.startswith(("Horovod", "CompatHvd"))} == set(ARGUMENTS)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from compat_hvd.common.process_sets import ProcessSet, global_process_set
 from compat_hvd.tensorflow.compression import Compression, Compressor
-from compat_hvd.tensorflow.names import CollectiveName
-from compat_hvd.tensorflow.ops import TRANSFERABLE, Sum, as_rows, build_group, gather_op, registered_id
+from compat_hvd.tensorflow.names import collective_name
+from compat_hvd.tensorflow.ops import TRANSFERABLE, Sum, as_rows, gather_op, registered_id
 from compat_hvd.tensorflow.reduction import Reduction, handle_average_backwards_compatibility
 
 
@@ -96,7 +96,5 @@ def grouped_allgather(
     if not chosen:
         raise tf.errors.InvalidArgumentError(None, None, "hvd.grouped_allgather takes at least one tensor")
 
-    def gather(part: Any, part_name: CollectiveName, verb: str) -> Any:
-        return gather_op(part, part_name, ignore_name_scope, process_set_id, verb)
-
-    return build_group(gather, "allgather", chosen, name, ignore_name_scope)
+    named = collective_name("HorovodGroupedAllgather", chosen, name, ignore_name_scope)
+    return list(gather_op(chosen, named, ignore_name_scope, process_set_id, "grouped_allgather"))

@@ -19,6 +19,9 @@ PURE_COLLECTIVES = (
     "HorovodAlltoall",
     "HorovodReducescatter",
     "HorovodGroupedReducescatter",
+    "CompatHvdGroupedAllreduce",
+    "CompatHvdGroupedAllgather",
+    "CompatHvdGroupedReducescatter",
 )
 
 

@@ -22,22 +22,10 @@ _owners_in: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
 
 class CollectiveName(NamedTuple):
-    """``node`` names the op (None: TensorFlow's choice); ``agreed`` is matched over ranks ("": the node's name).
-
-    ``number`` and ``group_size`` are the place in a group of a tensor that has an op of its own.
-    """
+    """``node`` names the op (None: TensorFlow's choice); ``agreed`` is matched over ranks ("": the node's name)."""
 
     node: str | None
     agreed: str
-    number: int = 0
-    group_size: int = 0
-
-    def member(self, op_type: str, number: int, count: int) -> CollectiveName:
-        """The name under which a grouped op of this name submits its tensor number 1, 2, …, count."""
-        suffix = f"_{number}of{count}"
-        if self.node is None:
-            return CollectiveName(None, (self.agreed or op_type) + suffix, number, count)
-        return CollectiveName(self.node + suffix, self.agreed and self.agreed + suffix, number, count)
 
 
 def normalized(text: str) -> str:

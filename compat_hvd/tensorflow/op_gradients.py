@@ -55,7 +55,7 @@ class _Forward:
     def grouped_allreduce(
         self, tensors: list[tf.Tensor], op: int, role: str, prescale_factor: float, postscale_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces several tensors of one dtype within the process set of the forward op."""
+        """Reduces several tensors within the process set of the forward op."""
         factors = prescale_factor, postscale_factor
         name = self._name("HorovodGroupedAllreduce", role)
         scope_and_set = self._ignore_name_scope, self._process_set_id
@@ -157,6 +157,7 @@ def _reduced_grad(how: _Reduction, forward: _Forward, tensor: tf.Tensor, grad: t
 
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")
+@tf.RegisterGradient("CompatHvdGroupedAllreduce")
 def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     """As of an allreduce of each tensor."""
     how = _Reduction(op)
@@ -177,6 +178,7 @@ def _scattered_grad(how: _Reduction, forward: _Forward, tensor: tf.Tensor, grad:
 
 
 @tf.RegisterGradient("HorovodGroupedReducescatter")
+@tf.RegisterGradient("CompatHvdGroupedReducescatter")
 def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     """As of a reducescatter of each tensor."""
     how = _Reduction(op)
@@ -198,6 +200,7 @@ def _gathered_grad(forward: _Forward, tensor: tf.Tensor, grad: tf.Tensor) -> tf.
 
 
 @tf.RegisterGradient("HorovodGroupedAllgather")
+@tf.RegisterGradient("CompatHvdGroupedAllgather")
 def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     """As of an allgather of each tensor."""
     return _each(op, grads, _gathered_grad)

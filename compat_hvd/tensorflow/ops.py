@@ -6,6 +6,7 @@ reported by the op when it runs, on every rank, so that nobody waits for a rank 
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, Callable
 
@@ -115,9 +116,16 @@ def factor_from_bits(bits: int) -> float:
     return factor
 
 
-def _place_in_group(name: CollectiveName, verb: str) -> dict[str, int]:
-    """Attributes of an op that submits one tensor of a group; a grouped op knows them by itself."""
-    return {} if verb.startswith("grouped_") else {"group_member": name.number, "group_size": name.group_size}
+def _native_op(verb: str, tensor: Any, name: CollectiveName) -> Callable[..., Any]:
+    """The native op of a verb, named: of a group of several dtypes, which Horovod's does not take, one of our own."""
+    agreed = name.agreed
+    if not verb.startswith("grouped_") or len({one.dtype.base_dtype for one in tensor}) == 1:
+        return functools.partial(getattr(LIBRARY, f"horovod_{verb}"), tensor, tensor_name=agreed, name=name.node)
+    if name.node is None:
+        # Eagerly, what has no name has that of its op: here the one that a group of one dtype has.
+        agreed = agreed or f"HorovodGrouped{verb.split('_')[1].capitalize()}"
+    native = getattr(LIBRARY, f"compat_hvd_{verb}")
+    return functools.partial(native, tensor, num_tensors=len(tensor), tensor_name=agreed, name=name.node)
 
 
 def reduce_op(
@@ -134,8 +142,7 @@ def reduce_op(
 
     ``verb`` is allreduce or reducescatter, or grouped_allreduce or grouped_reducescatter, which take and return lists.
     """
-    return getattr(LIBRARY, f"horovod_{verb}")(
-        tensor,
+    return _native_op(verb, tensor, name)(
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -143,9 +150,6 @@ def reduce_op(
         postscale_bits=_exact_bits(postscale_factor),
         ignore_name_scope=ignore_name_scope,
         process_set_id=process_set_id,
-        tensor_name=name.agreed,
-        name=name.node,
-        **_place_in_group(name, verb),
     )
 
 
@@ -153,41 +157,7 @@ def gather_op(
     tensor: Any, name: CollectiveName, ignore_name_scope: bool, process_set_id: int, verb: str = "allgather"
 ) -> Any:
     """Creates the op itself, allgather or grouped_allgather, which takes and returns lists; arguments are checked."""
-    return getattr(LIBRARY, f"horovod_{verb}")(
-        tensor,
-        ignore_name_scope=ignore_name_scope,
-        process_set_id=process_set_id,
-        tensor_name=name.agreed,
-        name=name.node,
-        **_place_in_group(name, verb),
-    )
-
-
-def build_group(
-    create: Callable[[Any, CollectiveName, str], Any],
-    verb: str,
-    tensors: list[tf.Tensor],
-    name: str | None,
-    ignore_name_scope: bool,
-    agreed: str = "",
-) -> list[tf.Tensor]:
-    """Creates a grouped op or, where its tensors are of several dtypes, which none takes, an op for each.
-
-    Those have the names under which the grouped op would submit its tensors, so that ranks which differ in a dtype get
-    an error instead of waiting.
-
-    Args:
-        create: called with a tensor or the list, its name, and ``verb`` or ``"grouped_" + verb``.
-        verb: ``"allreduce"``, ``"allgather"`` or ``"reducescatter"``.
-        tensors: at least one.
-        name, ignore_name_scope, agreed: as in ``names.collective_name``.
-    """
-    op_type = f"HorovodGrouped{verb.capitalize()}"
-    chosen = collective_name(op_type, tensors, name, ignore_name_scope, agreed)
-    if len({tensor.dtype.base_dtype for tensor in tensors}) == 1:
-        return list(create(tensors, chosen, f"grouped_{verb}"))
-    count = len(tensors)
-    return [create(one, chosen.member(op_type, i + 1, count), verb) for i, one in enumerate(tensors)]
+    return _native_op(verb, tensor, name)(ignore_name_scope=ignore_name_scope, process_set_id=process_set_id)
 
 
 def _allreduce(

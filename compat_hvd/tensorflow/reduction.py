@@ -21,7 +21,6 @@ from compat_hvd.tensorflow.ops import (
     as_reducible,
     as_rows,
     as_tensor,
-    build_group,
     checked_reduce_op,
     gather_op,
     reduce_op,
@@ -91,7 +90,9 @@ class Reduction:
             return []
         with tf.device(self.device_dense):
             compressed, contexts = zip(*(self.compression.compress(tensor) for tensor in tensors))
-            reduced = build_group(self._create, verb, list(compressed), name, self.ignore_name_scope, agreed)
+            op_type = f"HorovodGrouped{verb.capitalize()}"
+            chosen = collective_name(op_type, list(compressed), name, self.ignore_name_scope, agreed)
+            reduced = self._create(list(compressed), chosen, f"grouped_{verb}")
             return [self.compression.decompress(one, context) for one, context in zip(reduced, contexts)]
 
     def scatter(self, value: Any, name: str | None = None) -> tf.Tensor:

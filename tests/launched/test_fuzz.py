@@ -18,7 +18,7 @@ from typing import Iterator
 import pytest
 from children import LAUNCHER, bare_environment
 from fuzz_programs import programs
-from hypothesis import Phase, given, note, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 PROGRAM = Path(__file__).with_name("program_fuzz.py")
@@ -93,10 +93,11 @@ class Job:
         outcomes = [self._folder / f"outcome-{self._number}-{rank}.json" for rank in range(self.ranks)]
         until = time.monotonic() + limit
         while not all(path.exists() for path in outcomes):
+            told = "".join(path.read_text() for path in outcomes if path.exists())
             if self._launcher.poll() is not None:
-                return [f"the job ended with status {self._launcher.returncode}", self._log()]
+                return [f"the job ended with status {self._launcher.returncode}", told, self._log()]
             if time.monotonic() > until:
-                return [f"the program did not end within {limit} s", self._log()]
+                return [f"the program did not end within {limit} s", told, self._log()]
             time.sleep(0.01)
         return [fault for path in outcomes for fault in json.loads(path.read_text())]
 
@@ -126,9 +127,7 @@ def run_random_programs(job: Job, count: int, derandomize: bool) -> None:
     @given(program=st.deferred(lambda: programs(job.ranks)))
     def check(program: list[dict]) -> None:
         faults = job.run(program)
-        if faults:
-            note(job.reproducer(program))
-        assert not faults, "\n".join(faults)
+        assert not faults, "\n".join([*faults, job.reproducer(program)])
 
     check()
 

@@ -188,6 +188,20 @@ def test_groups_of_different_sizes_are_an_error_at_once(hvd, session, verb, kind
 @apart
 def test_groups_of_different_sizes_in_eager_mode(hvd):
     for _ in range(2):
-        with pytest.raises(tf.errors.FailedPreconditionError, match="group of 3"):
-            hvd.grouped_allreduce([1.0] * (3 if RANK == 0 else 2))
-        assert [one.numpy() for one in hvd.grouped_allreduce([1.0, RANK + 1.0], op=hvd.Sum)] == [SIZE, TOTAL]
+        for members in ([1.0, 2.0, 3.0], [1.0, 2, 3.0]):
+            with pytest.raises(tf.errors.FailedPreconditionError, match="group of 3"):
+                hvd.grouped_allreduce(members if RANK == 0 else members[:2])
+            # Nothing of the shorter or the longer group is left to come.
+            for count in (2, 3):
+                results = hvd.grouped_allreduce(members[:count], op=hvd.Sum)
+                assert [one.numpy() for one in results] == [SIZE, 2 * SIZE, 3 * SIZE][:count]
+
+
+@apart
+@pytest.mark.parametrize("verb", ["grouped_allreduce", "grouped_allgather", "_grouped_reducescatter"])
+def test_several_dtypes_on_one_rank_meet_one_dtype_on_the_others(hvd, verb):
+    """Eagerly and without a name: the groups match, and the tensor that differs is the error of both."""
+    other = tf.int32 if RANK == SIZE - 1 else tf.float32
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"_2of2.*int32"):
+            getattr(hvd, verb)([tf.ones([SIZE]), tf.ones([SIZE], other)])

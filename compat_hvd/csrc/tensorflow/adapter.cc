@@ -78,8 +78,10 @@ std::unique_ptr<Entry> KernelRun::entry(const Attributes& attributes, Collective
   request.prescale = attributes.prescale;
   request.postscale = attributes.postscale;
   request.root = static_cast<int32_t>(attributes.root_rank);
-  request.group_member = attributes.grouped ? position + 1 : static_cast<int32_t>(attributes.group_member);
-  request.group_size = attributes.grouped ? tensors_ : static_cast<int32_t>(attributes.group_size);
+  if (attributes.grouped) {
+    request.group_member = position + 1;
+    request.group_size = tensors_;
+  }
   return entry;
 }
 

@@ -37,7 +37,6 @@ class TfStatus {
 // What a kernel reads from its node when it is made.
 struct Attributes {
   int64_t reduce_op = 1, root_rank = -1, process_set_id = 0, num_tensors = 1;
-  int64_t group_member = 0, group_size = 0;
   double prescale = 1.0, postscale = 1.0;
   bool ignore_name_scope = false, grouped = false;
   std::string tensor_name;

@@ -42,14 +42,6 @@ void read_group(AttributeReader* reader, Attributes* attributes) {
   attributes->num_tensors = reader->integer("num_tensors");
 }
 
-// A tensor that may belong to a group without a grouped op.
-template <void (*read)(AttributeReader*, Attributes*)>
-void read_member(AttributeReader* reader, Attributes* attributes) {
-  read(reader, attributes);
-  attributes->group_member = reader->integer("group_member");
-  attributes->group_size = reader->integer("group_size");
-}
-
 template <void (*read)(AttributeReader*, Attributes*)>
 void* create(TF_OpKernelConstruction* construction) {
   auto* attributes = new Attributes;
@@ -193,17 +185,21 @@ void blocking_kernel(const char* op, Create create_function, void (*compute)(voi
 
 __attribute__((constructor)) void register_all() {
   using C = Collective;
-  collective_kernel("HorovodAllreduce", create<read_member<read_reduction>>, run_tensors<C::kAllreduce, true>,
-                    {"tensor", "sum"});
+  collective_kernel("HorovodAllreduce", create<read_reduction>, run_tensors<C::kAllreduce, true>, {"tensor", "sum"});
   collective_kernel("HorovodGroupedAllreduce", create<read_group<read_reduction>>, run_tensors<C::kAllreduce, true>,
                     {"tensors", "sum"});
-  collective_kernel("HorovodAllgather", create<read_member<read_named>>, run_tensors<C::kAllgather, false>,
-                    {"tensor", "output"});
+  collective_kernel("HorovodAllgather", create<read_named>, run_tensors<C::kAllgather, false>, {"tensor", "output"});
   collective_kernel("HorovodGroupedAllgather", create<read_group<read_named>>, run_tensors<C::kAllgather, false>,
                     {"tensors", "outputs"});
-  collective_kernel("HorovodReducescatter", create<read_member<read_reduction>>, run_tensors<C::kReducescatter, false>,
+  collective_kernel("HorovodReducescatter", create<read_reduction>, run_tensors<C::kReducescatter, false>,
                     {"tensor", "output"});
   collective_kernel("HorovodGroupedReducescatter", create<read_group<read_reduction>>,
+                    run_tensors<C::kReducescatter, false>, {"tensors", "outputs"});
+  collective_kernel("CompatHvdGroupedAllreduce", create<read_group<read_reduction>>, run_tensors<C::kAllreduce, true>,
+                    {"tensors", "sum"});
+  collective_kernel("CompatHvdGroupedAllgather", create<read_group<read_named>>, run_tensors<C::kAllgather, false>,
+                    {"tensors", "outputs"});
+  collective_kernel("CompatHvdGroupedReducescatter", create<read_group<read_reduction>>,
                     run_tensors<C::kReducescatter, false>, {"tensors", "outputs"});
   collective_kernel("HorovodBroadcast", create<read_broadcast>, run_tensors<C::kBroadcast, true>, {"tensor", "output"});
   collective_kernel("HorovodAlltoall", create<read_named>, run_alltoall,

@@ -12,6 +12,9 @@ namespace {
 
 constexpr char kReducible[] = "T: {half, bfloat16, float, double, uint8, int8, int32, int64}";
 constexpr char kMovable[] = "T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}";
+constexpr char kReducibles[] = "T: list({half, bfloat16, float, double, uint8, int8, int32, int64}) >= 1";
+constexpr char kMovables[] =
+    "T: list({uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}) >= 1";
 
 class Shape {
  public:
@@ -104,9 +107,6 @@ constexpr char kPostscale[] = "postscale_factor: float";
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kPrescaleBits[] = "prescale_bits: int = 0";
 constexpr char kPostscaleBits[] = "postscale_bits: int = 0";
-// Of our own: the place of a tensor in a group that no grouped op takes, because of its dtypes.
-constexpr char kMember[] = "group_member: int = 0";
-constexpr char kGroupSize[] = "group_size: int = 0";
 
 __attribute__((constructor)) void define_all() {
   const auto reduction = [](const char* name, bool group, const char* input, const char* output, auto shape) {
@@ -118,8 +118,7 @@ __attribute__((constructor)) void define_all() {
               shape});
     } else {
       define({name,
-              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits, kMember,
-               kGroupSize},
+              {kReducible, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits},
               {input},
               {output},
               shape});
@@ -129,15 +128,26 @@ __attribute__((constructor)) void define_all() {
   reduction("HorovodGroupedAllreduce", true, "tensors: num_tensors*T", "sum: num_tensors*T", same_shapes);
   reduction("HorovodReducescatter", false, "tensor: T", "output: T", other_rows_of_all);
   reduction("HorovodGroupedReducescatter", true, "tensors: num_tensors*T", "outputs: num_tensors*T", other_rows_of_all);
-  define({"HorovodAllgather",
-          {kMovable, kScope, kSet, kName, kMember, kGroupSize},
-          {"tensor: T"},
-          {"output: T"},
-          other_rows_of_all});
+  define({"HorovodAllgather", {kMovable, kScope, kSet, kName}, {"tensor: T"}, {"output: T"}, other_rows_of_all});
   define({"HorovodGroupedAllgather",
           {kMovable, kScope, kSet, kName, kCount},
           {"tensors: num_tensors*T"},
           {"outputs: num_tensors*T"},
+          other_rows_of_all});
+  // Of our own: groups of several dtypes.
+  const auto mixed = [](const char* name, const char* output, auto shape) {
+    define({name,
+            {kReducibles, kOp, kPrescale, kPostscale, kScope, kSet, kName, kPrescaleBits, kPostscaleBits, kCount},
+            {"tensors: T"},
+            {output},
+            shape});
+  };
+  mixed("CompatHvdGroupedAllreduce", "sum: T", same_shapes);
+  mixed("CompatHvdGroupedReducescatter", "outputs: T", other_rows_of_all);
+  define({"CompatHvdGroupedAllgather",
+          {kMovables, kScope, kSet, kName, kCount},
+          {"tensors: T"},
+          {"outputs: T"},
           other_rows_of_all});
   define({"HorovodBroadcast",
           {kMovable, "root_rank: int", kScope, kSet, kName},
