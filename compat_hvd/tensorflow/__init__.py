@@ -36,11 +36,12 @@ from compat_hvd.common.process_sets import (
     remove_process_set,
 )
 from compat_hvd.common.util import gpu_available
-from compat_hvd.tensorflow import compression, functions, mpi_ops, sync_batch_norm, util
+from compat_hvd.tensorflow import compression, functions, gradient_aggregation, mpi_ops, sync_batch_norm, util
 from compat_hvd.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
 from compat_hvd.tensorflow.functions import broadcast_, broadcast_global_variables, broadcast_variables
+from compat_hvd.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from compat_hvd.tensorflow.grouped import _grouped_allreduce, grouped_allgather, grouped_allreduce
 from compat_hvd.tensorflow.hooks import BroadcastGlobalVariablesHook, _SessionRunHook
 from compat_hvd.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
@@ -98,6 +99,7 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
@@ -142,6 +144,7 @@ __all__ = [
     "gloo_built",
     "gloo_enabled",
     "gpu_available",
+    "gradient_aggregation",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

@@ -102,6 +102,22 @@ def densified(gradients: Sequence[Gradient], sparse_as_dense: bool) -> list[Grad
     return [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
+def checked_passes(passes: int) -> int:
+    """Returns a number of passes.
+
+    Raises:
+        ValueError: it is not positive.
+    """
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, not {passes}")
+    return passes
+
+
+def averaged(sums: Sequence[tf.Tensor], passes: int) -> list[tf.Tensor]:
+    """The sums divided by the number of passes."""
+    return [total / tf.cast(passes, total.dtype) for total in sums]
+
+
 def finite(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The gradients with zeros in place of infinities and NaN."""
     return [tf.where(tf.math.is_finite(gradient), gradient, tf.zeros_like(gradient)) for gradient in gradients]
@@ -119,9 +135,7 @@ class LocalAggregation:
     """
 
     def __init__(self, passes: int, average: bool) -> None:
-        if passes <= 0:
-            raise ValueError(f"backward_passes_per_step must be > 0, not {passes}")
-        self._passes = passes
+        self._passes = checked_passes(passes)
         self._average = average
         # By graph: of the op of each result the name of the tensor that tells the last pass. Names instead of ops,
         # because an op keeps its graph alive.
@@ -151,7 +165,7 @@ class LocalAggregation:
 
         def finish(sums: list[tf.Tensor]) -> list[tf.Tensor]:
             reduced = reduce(sums, owners)
-            return [g / tf.cast(self._passes, g.dtype) for g in reduced] if self._average else reduced
+            return averaged(reduced, self._passes) if self._average else reduced
 
         aggregated, last = Accumulators(dense, self._passes).add(dense, finish, lambda _: finite(dense))
         known = self._last_by_result.setdefault(last.graph, {})
@@ -196,7 +210,7 @@ def apply_in_last_pass(
     last: tf.Tensor,
     pairs: Sequence[tuple[Gradient, Any]],
     apply: Callable[[], Any],
-    global_step: Any,
+    counters: Sequence[Any],
     name: str,
     cond_name: str,
 ) -> tf.Operation:
@@ -205,8 +219,8 @@ def apply_in_last_pass(
     Args:
         last: a bool scalar, from ``LocalAggregation.last_pass_of`` the gradients.
         pairs: gradients and variables. Nothing happens before all gradients are there.
-        apply: builds the update, in which ``global_step`` moves on as well.
-        global_step: None or the variable to move on in the other passes, so that it counts all.
+        apply: builds the update.
+        counters: variables that the update moves on by one; the other passes do so, too, so that they count all.
         name: of the op that is returned.
         cond_name: of the conditional.
     """
@@ -221,8 +235,8 @@ def apply_in_last_pass(
             return tf.constant(True)
 
     def count() -> tf.Tensor:
-        step = [] if global_step is None else [global_step.assign_add(tf.cast(1, global_step.dtype.base_dtype))]
-        with tf.control_dependencies(step):
+        counted = [counter.assign_add(tf.cast(1, counter.dtype.base_dtype)) for counter in counters]
+        with tf.control_dependencies(counted):
             return tf.constant(False)
 
     train_ops = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
@@ -230,7 +244,7 @@ def apply_in_last_pass(
     gradients = [gradient for gradient, _ in pairs if gradient is not None]
     with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
         decided = tf.identity(last)
-    with _branches_for([global_step, *(variable for _, variable in pairs)]):
+    with _branches_for([*counters, *(variable for _, variable in pairs)]):
         step = tf.group(tf.cond(decided, update, count, name=cond_name), name=name)
     # Ops within the conditional cannot be run by themselves.
     train_ops[:] = [*outside, step]
@@ -241,7 +255,7 @@ def apply_in_last_pass(
 def _branches_for(variables: Sequence[Any]) -> Iterator[None]:
     """Has conditionals built with the older control flow if there are reference variables: only it can update them."""
     toggles = tf.compat.v1
-    if not toggles.control_flow_v2_enabled() or all(v is None or hasattr(v, "handle") for v in variables):
+    if not toggles.control_flow_v2_enabled() or all(hasattr(v, "handle") for v in variables):
         yield
         return
     toggles.disable_control_flow_v2()

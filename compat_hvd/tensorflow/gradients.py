@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Integral
-from typing import Any, Sequence, Union
+from typing import Any, Callable, Sequence, Union
 
 import tensorflow as tf
 
@@ -161,6 +161,39 @@ def scale_locally(gradient: Gradient, process_set: ProcessSet) -> Gradient:
 
 
 @dataclass
+class LocalVariables:
+    """Variables whose gradients are not reduced but, with ``scale``, divided by the number of ranks."""
+
+    process_set: ProcessSet
+    scale: bool = True
+    _registered: dict[int, Any] = field(default_factory=dict)
+
+    def register(self, variable: Any) -> None:
+        """Adds a variable."""
+        self._registered[id(variable)] = variable
+
+    def __contains__(self, variable: Any) -> bool:
+        return id(variable) in self._registered
+
+    def apart(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+        reduce: Callable[[list[int]], Sequence[Gradient]],
+    ) -> list[Gradient]:
+        """Gives these variables' gradients together with what ``reduce`` makes of the others at the given positions."""
+        reduced = iter(reduce([i for i, variable in enumerate(variables) if variable not in self]))
+        return [self._scaled(g) if v in self else next(reduced) for g, v in zip(gradients, variables)]
+
+    def _scaled(self, gradient: Gradient) -> Gradient:
+        if not (self.scale and exchanges(self.process_set)):
+            return gradient
+        scaled = scale_locally(gradient, self.process_set)
+        mark_reduced([scaled])
+        return scaled
+
+
+@dataclass
 class GradientReduction:
     """What becomes of the gradients of one optimizer or tape: all are reduced but those of local variables."""
 
@@ -168,15 +201,17 @@ class GradientReduction:
     sparse_as_dense: bool = False
     groups: Groups = None
     scale_local: bool = True
-    _local: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._local = LocalVariables(self.how.process_set, self.scale_local)
 
     def register_local(self, variable: Any) -> None:
         """Leaves the gradient of a variable unreduced; with ``scale_local`` it is divided by the number of ranks."""
-        self._local[id(variable)] = variable
+        self._local.register(variable)
 
     def is_local(self, variable: Any) -> bool:
         """Whether ``register_local`` has been called for the variable."""
-        return id(variable) in self._local
+        return variable in self._local
 
     def apply(self, gradients: Sequence[Gradient], variables: Sequence[Any], prefix: str) -> list[Gradient]:
         """Reduces the gradients or scales them, in their order.
@@ -190,23 +225,15 @@ class GradientReduction:
         self, gradients: Sequence[Gradient], variables: Sequence[Any], names: Sequence[str]
     ) -> list[Gradient]:
         """As ``apply``, with names chosen by the caller."""
-        shared = [i for i, variable in enumerate(variables) if not self.is_local(variable)]
-        results = [self._scaled(g) if self.is_local(v) else g for g, v in zip(gradients, variables)]
-        reduced = reduce_gradients(
-            [gradients[i] for i in shared],
-            [variables[i] for i in shared],
-            [names[i] for i in shared],
-            self.how,
-            self.sparse_as_dense,
-            self.groups,
-        )
-        for i, gradient in zip(shared, reduced):
-            results[i] = gradient
-        return results
 
-    def _scaled(self, gradient: Gradient) -> Gradient:
-        if not (self.scale_local and exchanges(self.how.process_set)):
-            return gradient
-        scaled = scale_locally(gradient, self.how.process_set)
-        mark_reduced([scaled])
-        return scaled
+        def reduce(shared: list[int]) -> list[Gradient]:
+            return reduce_gradients(
+                [gradients[i] for i in shared],
+                [variables[i] for i in shared],
+                [names[i] for i in shared],
+                self.how,
+                self.sparse_as_dense,
+                self.groups,
+            )
+
+        return self._local.apart(gradients, variables, reduce)

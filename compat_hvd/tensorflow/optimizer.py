@@ -85,11 +85,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
             return self._optimizer.apply_gradients(pairs, *args, **kwargs)
         given = inspect.signature(self._optimizer.apply_gradients).bind(pairs, *args, **kwargs)
         name = given.arguments.pop("name", None) or f"{self._name}_Step"
+        global_step = given.arguments.get("global_step", kwargs.get("global_step"))
         return apply_in_last_pass(
             last,
             pairs,
             lambda: self._optimizer.apply_gradients(*given.args, **given.kwargs),
-            given.arguments.get("global_step", kwargs.get("global_step")),
+            [] if global_step is None else [global_step],
             name,
             cond_name=f"{self._name}_Apply",
         )
