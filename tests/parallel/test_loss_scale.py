@@ -60,6 +60,11 @@ class Training:
         assert step == global_step
 
 
+def on_all_ranks(session, scale):
+    """The loss scales of all ranks, which must be one."""
+    return {value for (value,) in allgather([int(session.run(scale()))])}
+
+
 def dynamic(**kwargs):
     return experimental.DynamicLossScale(initial_loss_scale=64.0, **kwargs)
 
@@ -74,11 +79,10 @@ def test_a_bad_gradient_on_one_rank_is_skipped_by_all(hvd, session, place, spars
     training.check(1, 1)
     training.run(2, bad)
     training.check(1, 1)
-    assert session.run(scale()) == 32.0
+    assert on_all_ranks(session, scale) == {32}
     training.run(3)
     training.check(4, 2)
-    assert session.run(scale()) == 32.0
-    assert [step for (step,) in allgather([int(session.run(training.global_step))])] == [2] * SIZE
+    assert on_all_ranks(session, scale) == {32}
 
 
 @pytest.mark.parametrize("place", [inside, around])
@@ -108,18 +112,18 @@ def test_inside_an_aggregation_the_sum_decides(hvd, session, when):
     scale = dynamic(increment_period=3)
     training = Training(session, inside(hvd, scale, backward_passes_per_step=2, sparse_as_dense=True))
     training.run(1, np.inf if when == "first" else None)
-    assert session.run(scale()) == 64.0
+    assert on_all_ranks(session, scale) == {64}
     training.run(2, np.inf if when == "last" else None)
     # The skipped step is none: only the passes before it were counted, as the optimizer by itself does.
     training.check(0, 1)
-    assert session.run(scale()) == 32.0
+    assert on_all_ranks(session, scale) == {32}
     for x in (1, 2, 3):
         training.run(x)
     training.check(3, 4)
     for x in (4, 5, 6):
         training.run(x)
     training.check(21, 7)
-    assert session.run(scale()) == 64.0
+    assert on_all_ranks(session, scale) == {64}
 
 
 @pytest.mark.parametrize("when", ["first", "last"])
@@ -128,14 +132,14 @@ def test_around_an_aggregation(hvd, session, when):
     scale = dynamic(increment_period=4)
     training = Training(session, around(hvd, scale, backward_passes_per_step=2, sparse_as_dense=True))
     training.run(1, np.inf if when == "first" else None)
-    assert session.run(scale()) == 64.0
+    assert on_all_ranks(session, scale) == {64}
     training.run(2, np.inf if when == "last" else None)
     training.check(0, 1)
-    assert session.run(scale()) == 32.0
+    assert on_all_ranks(session, scale) == {32}
     for x in (1, 2, 3, 4):
         training.run(x)
     training.check(10, 5)
-    assert session.run(scale()) == 64.0
+    assert on_all_ranks(session, scale) == {64}
 
 
 def test_an_aggregation_with_a_fixed_scale_around(hvd, session):

@@ -13,11 +13,15 @@ pytestmark = pytest.mark.node_split
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 20, 6, 8, 16, 4
 
 
-def batches():
-    """For each step the inputs and labels of all ranks, (n * BATCH, INPUTS) and (n * BATCH,)."""
+def batches(merged=1):
+    """For each step the inputs and labels of all ranks, (n * BATCH, INPUTS) and (n * BATCH,); or of several steps."""
     random = np.random.RandomState(7)
-    for _ in range(STEPS):
-        yield random.standard_normal((SIZE * BATCH, INPUTS)), random.randint(CLASSES, size=SIZE * BATCH)
+    for _ in range(STEPS // merged):
+        drawn = [
+            (random.standard_normal((SIZE * BATCH, INPUTS)), random.randint(CLASSES, size=SIZE * BATCH))
+            for _ in range(merged)
+        ]
+        yield tuple(np.concatenate(parts) for parts in zip(*drawn))
 
 
 def network(seed):
@@ -35,15 +39,15 @@ def network(seed):
     return x, labels, loss
 
 
-def train(optimizer, synchronise, seed, mine):
+def train(optimizer, synchronise, seed, mine, merged=1):
     """Returns all weights, one after the other, after training on the rows ``mine`` of each batch."""
     with tf.Graph().as_default(), v1.Session() as session:
         x, labels, loss = network(seed)
         step = optimizer.minimize(loss)
         start = synchronise()
-        session.run(v1.global_variables_initializer())
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         session.run(start)
-        for inputs, classes in batches():
+        for inputs, classes in batches(merged):
             session.run(step, {x: inputs[mine], labels: classes[mine]})
         return np.concatenate([w.ravel() for w in session.run(v1.trainable_variables())])
 
@@ -76,6 +80,19 @@ def equals_single_process(weights, optimizer):
 def test_equals_single_process(hvd, name):
     make = OPTIMIZERS[name]
     assert equals_single_process(data_parallel(hvd, make()), make())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_aggregated_passes_equal_a_large_batch(hvd, name):
+    """Four batches on n ranks are one batch of 4 n in a single process."""
+    arguments = {"backward_passes_per_step": 4, "average_aggregated_gradients": True}
+    with tf.Graph().as_default():  # in eager mode it would be an error
+        wrapped = hvd.DistributedOptimizer(OPTIMIZERS[name](), **arguments)
+    mine = slice(RANK * BATCH, (RANK + 1) * BATCH)
+    weights = train(wrapped, lambda: hvd.broadcast_global_variables(0), seed=RANK, mine=mine)
+    alone = train(OPTIMIZERS[name](), tf.no_op, seed=0, mine=slice(None), merged=4)
+    assert np.abs(weights - alone).max() < 1e-5
+    assert equal_on_all_ranks(weights)
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank alone is right even with these faults")
