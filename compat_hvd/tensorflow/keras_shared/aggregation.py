@@ -6,6 +6,7 @@ from typing import Any, Callable, Sequence
 
 import tensorflow as tf
 
+from compat_hvd.tensorflow.keras_shared.sessions import have_initialised
 from compat_hvd.tensorflow.variables import key, native
 
 Exchange = Callable[[Sequence[Any], Sequence[Any]], "list[Any]"]
@@ -21,9 +22,11 @@ class LocalAggregation:
         passes: N.
         average: divide the reduced sums by N.
         sparse_as_dense: turn IndexedSlices into dense gradients, without which they cannot be summed up.
+        owner: the class of the optimizer; its Keras initialises the variables in graph mode.
     """
 
-    def __init__(self, passes: int, average: bool, sparse_as_dense: bool) -> None:
+    def __init__(self, passes: int, average: bool, sparse_as_dense: bool, owner: type) -> None:
+        self._owner = owner
         self._passes = passes
         self._average = average
         self._sparse_as_dense = sparse_as_dense
@@ -34,7 +37,7 @@ class LocalAggregation:
     def counter(self) -> tf.Variable:
         """An int32 scalar: how many passes have been summed up since the last reduction, 0 to N - 1."""
         if self._counter is None:
-            self._counter = _local_variable([], tf.int32, "aggregation_counter")
+            self._counter = self._local_variable([], tf.int32, "aggregation_counter")
         return self._counter
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any], exchange: Exchange) -> list[Any]:
@@ -51,21 +54,22 @@ class LocalAggregation:
         dense = [self._dense(gradients[i]) for i in chosen]
         sums = [self._sum(variables[i], gradient) for i, gradient in zip(chosen, dense)]
         counter = self.counter
-        added = [total.assign_add(tf.cast(gradient, total.dtype)) for total, gradient in zip(sums, dense)]
+        added = [total.assign_add(gradient, read_value=False) for total, gradient in zip(sums, dense)]
         with tf.control_dependencies(_operations(added)):
-            passed = counter.assign_add(1)
-        passed = tf.identity(passed)
+            counted = counter.assign_add(1, read_value=False)
+        with tf.control_dependencies(_operations([counted])):
+            passed = counter.read_value()
 
         def reduce() -> list[tf.Tensor]:
-            reduced = exchange([tf.identity(total) for total in sums], [variables[i] for i in chosen])
+            reduced = exchange([total.read_value() for total in sums], [variables[i] for i in chosen])
             if self._average:
                 reduced = [gradient / tf.cast(self._passes, gradient.dtype) for gradient in reduced]
             with tf.control_dependencies(reduced):
                 # Zeros, not a difference: inf - inf would stay in the sum forever.
-                emptied = [total.assign(tf.zeros_like(total)) for total in sums]
-                restarted = counter.assign(0)
+                emptied = [total.assign(tf.zeros_like(total), read_value=False) for total in sums]
+                restarted = counter.assign(0, read_value=False)
             with tf.control_dependencies(_operations([*emptied, restarted])):
-                return [tf.cast(r, gradient.dtype) for r, gradient in zip(map(tf.identity, reduced), dense)]
+                return [tf.identity(gradient) for gradient in reduced]
 
         def wait() -> list[tf.Tensor]:
             return [tf.zeros_like(gradient) for gradient in dense]
@@ -76,18 +80,30 @@ class LocalAggregation:
             returned[i] = result
         return returned
 
-    def apply(self, apply: Callable[[], Any], iterations: Any) -> Any:
-        """Calls ``apply`` on the Nth pass; on the others only counts the iteration. In graphs returns the operation."""
+    def apply(self, apply: Callable[[], Any], gradients: Sequence[Any], iterations: Any) -> Any:
+        """Calls ``apply`` on the Nth pass; on the others only counts the iteration.
+
+        Args:
+            apply: applies the gradients.
+            gradients: what was made of the results of ``add``; they tell in graphs that the pass has been counted.
+            iterations: the variable that counts all passes.
+
+        Returns:
+            In graphs the operation.
+        """
 
         def really() -> tf.Tensor:
             with tf.control_dependencies(_operations([apply()])):
                 return tf.identity(iterations)
 
         def count_only() -> tf.Tensor:
-            with tf.control_dependencies(_operations([iterations.assign_add(1)])):
+            with tf.control_dependencies(_operations([native(iterations).assign_add(1, read_value=False)])):
                 return tf.identity(iterations)
 
-        return tf.group(tf.cond(tf.equal(self.counter, 0), really, count_only))
+        values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in gradients]
+        with tf.control_dependencies(_operations(values)):
+            last = tf.equal(self.counter.read_value(), 0)
+        return tf.group(tf.cond(last, really, count_only))
 
     def _dense(self, gradient: Any) -> tf.Tensor:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:
@@ -99,14 +115,21 @@ class LocalAggregation:
     def _sum(self, variable: Any, gradient: tf.Tensor) -> tf.Variable:
         if key(variable) not in self._sums:
             shape = native(variable).shape
-            self._sums[key(variable)] = _local_variable(shape, gradient.dtype, "aggregated_gradient")
+            self._sums[key(variable)] = self._local_variable(shape, gradient.dtype, "aggregated_gradient")
         return self._sums[key(variable)]
 
-
-def _local_variable(shape: Any, dtype: tf.DType, name: str) -> tf.Variable:
-    """A variable of zeros that is neither trained, nor saved, nor broadcast."""
-    with tf.init_scope():
-        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+    def _local_variable(self, shape: Any, dtype: tf.DType, name: str) -> tf.Variable:
+        """A variable of zeros that is neither trained, nor saved, nor broadcast."""
+        with tf.init_scope():
+            variable = tf.compat.v1.Variable(
+                tf.zeros(shape, dtype),
+                trainable=False,
+                name=name,
+                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                use_resource=True,
+            )
+            have_initialised(variable, self._owner)
+        return variable
 
 
 def _operations(values: Sequence[Any]) -> list[Any]:

@@ -79,7 +79,8 @@ class BroadcastGlobalVariables:
             try:
                 _build(model, iterator.element_spec)
             except Exception as error:
-                _logger.warning("%s gets the root's weights after its first batch only: %s", model.name, error)
+                reason = " ".join(str(error).split())[:200]
+                _logger.warning("%s gets the root's weights after its first batch only: %s", model.name, reason)
             else:
                 self._broadcast()
             return step(iterator)

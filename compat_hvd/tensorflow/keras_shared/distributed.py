@@ -27,7 +27,7 @@ class DistributedKerasOptimizer:
         try:
             return self._reducer_or_none
         except AttributeError:  # made by from_config
-            object.__setattr__(self, "_reducer_or_none", GradientReducer(self._distribution))
+            object.__setattr__(self, "_reducer_or_none", GradientReducer(self._distribution, type(self)))
             return self._reducer_or_none
 
     @property

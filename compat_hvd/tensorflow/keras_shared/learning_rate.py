@@ -99,7 +99,10 @@ class LearningRateSchedule:
         """Finds out the number of steps, if it is needed."""
         if self.staircase or self.steps_per_epoch:
             return
-        self.steps_per_epoch = (self.params or {}).get("steps")
+        known = {name: value or 0 for name, value in (self.params or {}).items()}
+        # Keras in a session knows the numbers of samples in an epoch and in a batch instead.
+        batches = -(-known.get("samples", 0) // (known.get("batch_size", 0) or 1))
+        self.steps_per_epoch = known.get("steps", 0) or batches
         if not self.steps_per_epoch:
             raise ValueError(
                 f"{type(self).__name__}: Keras does not know the number of batches of an epoch; give steps_per_epoch"

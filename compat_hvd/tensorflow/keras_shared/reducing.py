@@ -25,10 +25,10 @@ class GradientReducer:
     optimizer remembers the variables whose reduced gradients it has handed out and not been given back.
     """
 
-    def __init__(self, options: Options, groups: Groups = None) -> None:
+    def __init__(self, options: Options, owner: type, groups: Groups = None) -> None:
         self.reduction = GradientReduction(options.how, options.sparse_as_dense, groups, options.scale_local)
         self.aggregation = (
-            LocalAggregation(options.passes, options.average_aggregated, options.sparse_as_dense)
+            LocalAggregation(options.passes, options.average_aggregated, options.sparse_as_dense, owner)
             if options.passes > 1
             else None
         )
@@ -95,10 +95,10 @@ class GradientReducer:
         finally:
             self._suspended = before
 
-    def apply(self, apply: Callable[[], Any], iterations: Any) -> Any:
-        """Calls ``apply`` with gradients that are reduced; with aggregation only when they are there."""
+    def apply(self, apply: Callable[[], Any], gradients: Sequence[Any], iterations: Any) -> Any:
+        """Calls ``apply``, which applies the reduced gradients; with aggregation only when they are there."""
         with self.suspended():
-            return apply() if self.aggregation is None else self.aggregation.apply(apply, iterations)
+            return apply() if self.aggregation is None else self.aggregation.apply(apply, gradients, iterations)
 
     def _exchange(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         for variable in trainable_variables(self._local_layers):

@@ -12,12 +12,23 @@ def keras_session(owner: Any) -> Any:
     """The session in which Keras runs; Keras initialises its variables when it hands the session out.
 
     Args:
-        owner: a module of Keras or an object of one of its classes, which tells which Keras.
+        owner: a module of Keras, a class of Keras or an object of one, which tells which Keras.
     """
-    modules = [getattr(owner, "__name__", "")] + [base.__module__ for base in type(owner).__mro__]
+    return _backend(owner).get_session()
+
+
+def have_initialised(variable: Any, owner: Any) -> None:
+    """In graph mode has Keras initialise a variable like its own."""
+    if not tf.executing_eagerly():
+        _backend(owner).track_variable(variable)
+
+
+def _backend(owner: Any) -> Any:
+    cls = owner if isinstance(owner, type) else type(owner)
+    modules = [getattr(owner, "__name__", "")] + [base.__module__ for base in cls.__mro__]
     packages = [name.split(".")[0] for name in modules]
     package = next(name for name in packages if name in ("keras", "tf_keras"))
-    return importlib.import_module(f"{package}.src.backend").get_session()
+    return importlib.import_module(f"{package}.src.backend")
 
 
 def fetch(value: Any, owner: Any) -> Any:

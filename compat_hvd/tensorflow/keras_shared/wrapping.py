@@ -35,7 +35,9 @@ class _Keras2(DistributedKerasOptimizer):
             pairs = self._take(pairs)
         else:
             self._reducer.forget([variable for _, variable in pairs])
-        return self._reducer.apply(lambda: apply(pairs, *args, **kwargs), self.iterations)
+        return self._reducer.apply(
+            lambda: apply(pairs, *args, **kwargs), [gradient for gradient, _ in pairs], self.iterations
+        )
 
     def _computed(self, pairs: Any) -> Any:
         if getattr(self, "_is_wrapped_by_loss_scale_optimizer", False):
@@ -108,7 +110,7 @@ class _Keras3(DistributedKerasOptimizer):
             grads = self._reducer.take(grads, variables)
         else:
             grads = keras3.take_scaled(self, self._reducer, grads, variables)
-        return self._reducer.apply(lambda: apply(grads, given), _counter(self))
+        return self._reducer.apply(lambda: apply(grads, given), grads, _counter(self))
 
 
 def _counter(optimizer: Any) -> Any:
@@ -171,5 +173,5 @@ def distributed(optimizer: Any, options: Options, groups: Groups = None) -> Any:
     base: Any = type(optimizer)
     wrapped: Any = object.__new__(_distributed_class(mixin, base, options))
     object.__setattr__(wrapped, "__dict__", optimizer.__dict__)
-    object.__setattr__(wrapped, "_reducer_or_none", GradientReducer(options, groups))
+    object.__setattr__(wrapped, "_reducer_or_none", GradientReducer(options, base, groups))
     return wrapped
