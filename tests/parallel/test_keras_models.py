@@ -102,6 +102,8 @@ FORMATS = [".keras", ".h5"]
 @pytest.mark.parametrize("end", FORMATS)
 def test_loaded_models_go_on_with_the_state_of_their_optimizer(hvd, kind, end, tmp_path):
     path = saved(kind, end, tmp_path)
+    if kind.name == "keras3" and end == ".h5":
+        pytest.skip("Keras 3 cannot train what it has loaded from this format")
     for wrap in (hvd.DistributedOptimizer, lambda one: one):
         model = trained(kind, wrap)
         model.save(path)
@@ -123,7 +125,7 @@ def test_custom_optimizers_and_objects(hvd, kind, tmp_path):
 
     model = kind.model(Layer(1, use_bias=False, kernel_initializer="zeros"))
     model.compile(hvd.DistributedOptimizer(Mine(1.0)), loss=kind.keras.losses.MeanAbsoluteError())
-    path = tmp_path / "model.h5"
+    path = tmp_path / ("model.keras" if kind.name == "keras3" else "model.h5")
     model.save(path)
     loaded = models.load_with_optimizer(
         kind.keras, path, [Mine], {"Layer": Layer}, hvd.Compression.none, kind.name == "legacy"
