@@ -192,3 +192,16 @@ def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path):
     status, output = launch(script)
     assert status == 0, output
     assert sorted(re.findall(r"rank \d of .*", output)) == sorted(re.findall(r"rank \d of .*", printed)) != []
+
+
+def test_keras_learns_the_digits_with_its_callbacks(tmp_path):
+    arguments = ["--checkpoint-dir", tmp_path / "model", "--save-weights", tmp_path / "rank{rank}.npz"]
+    output = train("keras_mnist.py", *arguments)
+    (accuracy,) = accuracies(output)
+    assert accuracy >= 0.95
+    first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
+    assert len(first.files) == 8
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first.files)
+    assert len(re.findall(r"val_accuracy: [\d.]+", output)) == 8, "only one rank prints"
+    assert output.count("finished gradual learning rate warmup to 0.004") == 1
+    assert (tmp_path / "model" / "model-8.keras").exists()
