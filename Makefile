@@ -8,7 +8,7 @@ RUN := $(BIN)/compat-hvdrun
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo venv native test test-single test-parallel test-node-split test-launched sanitize test-long lint wheel test-matrix clean
+.PHONY: demo venv native test test-single test-parallel test-node-split test-launched sanitize test-long lint wheel test-matrix test-horovod clean
 
 demo: native
 	TF_ENABLE_ONEDNN_OPTS=0 $(RUN) -np 2 -- $(BIN)/python legacy_examples/mnist_session.py
@@ -62,6 +62,10 @@ wheel: venv
 # ROWS="3.8 3.11" runs only the rows of these Pythons.
 test-matrix: venv
 	$(BIN)/python .ci/test-matrix $(ROWS)
+
+# Horovod's own parallel tests, from a checkout: make test-horovod SUITE=DIR [RANKS="2 3"] [LIMIT=seconds] [KERAS=2]
+test-horovod: native
+	$(BIN)/python .ci/test-horovod $(SUITE) $(if $(RANKS),--ranks $(RANKS)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(KERAS),--keras $(KERAS))
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache compat_hvd/*.so
