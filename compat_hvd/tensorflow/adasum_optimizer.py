@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterable
 
 import tensorflow as tf
 
+from compat_hvd.tensorflow.aggregation import CPU, local_variable, read_count
 from compat_hvd.tensorflow.gradients import GradientReduction, exchanges
 from compat_hvd.tensorflow.optimizer import _check_session_graph, _DistributedOptimizer
 
@@ -82,11 +83,10 @@ class _Steps:
 
     def _open(self) -> tuple[list[tf.Tensor], list[Any]]:
         with tf.init_scope():
-            self._counter = _local_variable("steps", tf.int64, "/device:CPU:0")
-            starts = [_local_variable("start", v.dtype.base_dtype, v.device) for v in self._variables]
-        with tf.device("/device:CPU:0"):
-            counted = self._counter.is_initialized()
-            self._count = tf.cond(counted, self._counter.read_value, lambda: tf.constant(0, tf.int64), name="count")
+            self._counter = local_variable("steps", tf.int64, CPU)
+            starts = [local_variable("start", v.dtype.base_dtype, v.device) for v in self._variables]
+        self._count = read_count(self._counter)
+        with tf.device(CPU):
             first = tf.equal(self._count, 0)
         before = tf.cond(
             first,
@@ -123,18 +123,6 @@ class _Steps:
         for value, variable in zip(values, self._variables):
             value.set_shape(variable.shape)
         return [v.assign(value, read_value=False) for v, value in zip(self._variables, values)]
-
-
-def _local_variable(name: str, dtype: tf.DType, device: str) -> Any:
-    with tf.device(device):
-        return tf.compat.v1.Variable(
-            tf.zeros([], dtype),
-            trainable=False,
-            collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-            name=name,
-            use_resource=True,
-            shape=tf.TensorShape(None),  # no zeros take up memory before it is written
-        )
 
 
 def _copy(variable: Any) -> tf.Tensor:

@@ -10,16 +10,13 @@ import tensorflow as tf
 
 from compat_hvd.tensorflow.gradients import Gradient
 
-_LOCAL = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
-_SUMS = [*_LOCAL, "aggregating_collection"]
-_CPU = "/device:CPU:0"
+CPU = "/device:CPU:0"
 
 
 class Accumulators:
     """A counter of passes and a sum for each of some gradients, in variables that are no part of the model.
 
-    In a graph they are local variables: initialised by ``local_variables_initializer``, as a ``MonitoredSession`` does,
-    and neither saved nor broadcast.
+    In a graph they are local variables: neither saved nor broadcast. They need no initializer.
 
     The counter starts at 0 on every rank and moves on by one in each run that computes the gradients, whatever the
     data. Ranks that make the same runs hence agree on it, and this alone makes it safe that collectives stand in a
@@ -30,13 +27,11 @@ class Accumulators:
     def __init__(self, gradients: Sequence[tf.Tensor], passes: int) -> None:
         self._passes = passes
         with tf.init_scope():
-            with tf.device(_CPU):
-                self._counter = _variable(tf.int64, "aggregation_counter", _LOCAL)
-            self._sums = []
-            for gradient in gradients:
-                with tf.device(gradient.device):
-                    # Of any shape: the first pass assigns, so that no zeros take up memory or keep a NaN.
-                    self._sums.append(_variable(gradient.dtype, "aggregated", _SUMS, tf.TensorShape(None)))
+            self._counter = local_variable("aggregation_counter", tf.int64, CPU)
+            # The first pass assigns, so that no NaN is kept.
+            self._sums = [
+                local_variable("aggregated", g.dtype, g.device, ["aggregating_collection"]) for g in gradients
+            ]
 
     def add(
         self,
@@ -55,13 +50,13 @@ class Accumulators:
             The results, with the shapes of the gradients; and a bool scalar, whether this is the last pass. In a graph,
             a run that fetches any of the results is one pass of all.
         """
-        with tf.device(_CPU):
-            count = self._counter.read_value()
+        count = read_count(self._counter)
+        with tf.device(CPU):
             first, last = tf.equal(count, 0), tf.equal(count, self._passes - 1)
         sums = tf.cond(first, lambda: list(gradients), lambda: self._added_to(gradients), name="sum")
         results = tf.cond(last, lambda: finish(sums), lambda: self._kept(sums, otherwise), name="finish")
         # Only after the results: when a reduction fails, it does so on every rank, and all count the pass as not made.
-        with tf.control_dependencies(results), tf.device(_CPU):
+        with tf.control_dependencies(results), tf.device(CPU):
             counted = self._counter.assign((count + 1) % self._passes, read_value=False)
         with tf.control_dependencies([counted]):
             results = [tf.identity(result) for result in results]
@@ -79,13 +74,28 @@ class Accumulators:
 
     def between_steps(self) -> tf.Tensor:
         """A bool scalar: whether the pass counted last was the last one of a step."""
-        return tf.equal(self._counter, 0)
+        return tf.equal(read_count(self._counter), 0)
 
 
-def _variable(dtype: tf.DType, name: str, collections: list[str], shape: Any = None) -> Any:
-    return tf.compat.v1.Variable(
-        tf.zeros([], dtype), trainable=False, collections=collections, name=name, use_resource=True, shape=shape
-    )
+def local_variable(name: str, dtype: tf.DType, device: str, collections: Sequence[str] = ()) -> Any:
+    """Makes a local variable for values of any shape, to be written before they are read; until then it is tiny."""
+    with tf.device(device):
+        return tf.compat.v1.Variable(
+            tf.zeros([], dtype),
+            trainable=False,
+            collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES, *collections],
+            name=name,
+            use_resource=True,
+            shape=tf.TensorShape(None),
+        )
+
+
+def read_count(counter: Any) -> tf.Tensor:
+    """The value of an int64 local variable that counts: 0 as long as it has not been written or initialised."""
+    with tf.device(CPU):
+        count = tf.cond(counter.is_initialized(), counter.read_value, lambda: tf.zeros([], tf.int64), name="count")
+        count.set_shape([])
+        return count
 
 
 def densified(gradients: Sequence[Gradient], sparse_as_dense: bool) -> list[Gradient]:

@@ -25,7 +25,7 @@ def reduced_apart(
 class LocalGradientAggregationHelper:
     """Sums gradients over several backward passes in a session graph; what ``DistributedOptimizer`` does inside.
 
-    The counter and the sums are local variables, to be initialised by ``local_variables_initializer``.
+    The counter and the sums are local variables that need no initializer.
 
     Args:
         backward_passes_per_step: how many passes are summed.

@@ -93,6 +93,21 @@ def executed(session, fetches, feed):
 
 
 @BOTH
+def test_sums_need_no_initializer(hvd, session):
+    """But may have one, as in a MonitoredSession; running it again forgets the passes made."""
+    line = Line(session)
+    step = hvd.DistributedOptimizer(SGD(1.0), backward_passes_per_step=2).minimize(line.loss)
+    session.run(v1.global_variables_initializer())
+    for x in (1, 2, 3):
+        line.run(step, x)
+    session.run(v1.local_variables_initializer())
+    line.run(step, 4)
+    np.testing.assert_allclose(line.value(), [-3 * MEAN] * 2, rtol=1e-6)
+    line.run(step, 5)
+    np.testing.assert_allclose(line.value(), [-12 * MEAN] * 2, rtol=1e-6)
+
+
+@BOTH
 @KINDS
 def test_nothing_is_sent_in_other_passes(hvd, session, use_resource):
     """Counted in the trace of each run; and the ranks make these runs one after the other, so that none can wait."""
