@@ -96,6 +96,17 @@ struct Traits<Bfloat> {
   static Bfloat store(float value) { return narrow_bfloat(value); }
 };
 
+// The value that storing it would leave; one that would overflow stays.
+template <typename T>
+typename Traits<T>::Acc as_stored(typename Traits<T>::Acc value) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
+    const float stored = Traits<T>::load(Traits<T>::store(value));
+    return std::isinf(stored) ? value : stored;
+  } else {
+    return value;
+  }
+}
+
 int64_t truncate(double value) {
   if (!(value > -9.2e18)) return value < 0 ? std::numeric_limits<int64_t>::min() : 0;  // NaN → 0
   if (value > 9.2e18) return std::numeric_limits<int64_t>::max();
@@ -146,25 +157,33 @@ struct Max {
 };
 
 template <typename T, typename Acc>
-void load_block(const T* source, Acc* acc, size_t count, double prescale) {
-  for (size_t i = 0; i < count; ++i) acc[i] = Traits<T>::load(source[i]);
-  if (prescale != 1.0) {
-    for (size_t i = 0; i < count; ++i) acc[i] = scaled(acc[i], prescale);
+Acc load_scaled(T source, const Scaling& scaling) {
+  const Acc value = scaled(static_cast<Acc>(Traits<T>::load(source)), scaling.prescale);
+  if constexpr (std::is_same_v<Acc, typename Traits<T>::Acc>) {
+    if (scaling.rounds_between()) return as_stored<T>(value);
+  }
+  return value;
+}
+
+template <typename T, typename Acc>
+void load_block(const T* source, Acc* acc, size_t count, const Scaling& scaling) {
+  if (scaling.prescale == 1.0) {
+    for (size_t i = 0; i < count; ++i) acc[i] = Traits<T>::load(source[i]);
+  } else {
+    for (size_t i = 0; i < count; ++i) acc[i] = load_scaled<T, Acc>(source[i], scaling);
   }
 }
 
 template <typename T, typename Op, typename Acc>
-void add_block(const T* source, Acc* acc, size_t count, double prescale) {
-  if (prescale == 1.0) {
+void add_block(const T* source, Acc* acc, size_t count, const Scaling& scaling) {
+  if (scaling.prescale == 1.0) {
     for (size_t i = 0; i < count; ++i) acc[i] = Op::apply(acc[i], static_cast<Acc>(Traits<T>::load(source[i])));
   } else {
-    for (size_t i = 0; i < count; ++i) {
-      acc[i] = Op::apply(acc[i], scaled(static_cast<Acc>(Traits<T>::load(source[i])), prescale));
-    }
+    for (size_t i = 0; i < count; ++i) acc[i] = Op::apply(acc[i], load_scaled<T, Acc>(source[i], scaling));
   }
 }
 
-template <typename Acc>
+template <typename T, typename Acc = typename Traits<T>::Acc>
 void finish_block(Acc* acc, size_t count, const Scaling& scaling) {
   if constexpr (is_integer<Acc>) {
     if (scaling.postscale != 1.0) {
@@ -180,16 +199,17 @@ void finish_block(Acc* acc, size_t count, const Scaling& scaling) {
     }
     if (scaling.postscale != 1.0) {
       const Acc factor = static_cast<Acc>(scaling.postscale);
-      for (size_t i = 0; i < count; ++i) acc[i] *= factor;
+      const bool rounds = scaling.rounds_between();
+      for (size_t i = 0; i < count; ++i) acc[i] = (rounds ? as_stored<T>(acc[i]) : acc[i]) * factor;
     }
   }
 }
 
 // Reduces one block of all sources into `acc`.
 template <typename T, typename Op, typename Acc>
-void reduce_block(const char* const* sources, int n, size_t from, size_t count, Acc* acc, double prescale) {
-  load_block(reinterpret_cast<const T*>(sources[0]) + from, acc, count, prescale);
-  for (int k = 1; k < n; ++k) add_block<T, Op>(reinterpret_cast<const T*>(sources[k]) + from, acc, count, prescale);
+void reduce_block(const char* const* sources, int n, size_t from, size_t count, Acc* acc, const Scaling& scaling) {
+  load_block(reinterpret_cast<const T*>(sources[0]) + from, acc, count, scaling);
+  for (int k = 1; k < n; ++k) add_block<T, Op>(reinterpret_cast<const T*>(sources[k]) + from, acc, count, scaling);
 }
 
 template <typename T>
@@ -215,15 +235,15 @@ void run(const Arguments& a) {
   for (size_t from = 0; from < a.count; from += kBlock) {
     const size_t count = std::min(kBlock, a.count - from);
     if (a.stage == Stage::kToPartial) {
-      reduce_block<T, Op>(a.sources, a.n, from, count, reinterpret_cast<Acc*>(a.out) + from, a.scaling.prescale);
+      reduce_block<T, Op>(a.sources, a.n, from, count, reinterpret_cast<Acc*>(a.out) + from, a.scaling);
       continue;
     }
     if (a.stage == Stage::kCombine) {
-      reduce_block<Acc, Op>(a.sources, a.n, from, count, block, 1.0);
+      reduce_block<Acc, Op>(a.sources, a.n, from, count, block, {});
     } else {
-      reduce_block<T, Op>(a.sources, a.n, from, count, block, a.scaling.prescale);
+      reduce_block<T, Op>(a.sources, a.n, from, count, block, a.scaling);
     }
-    finish_block(block, count, a.scaling);
+    finish_block<T>(block, count, a.scaling);
     store_block(block, reinterpret_cast<T*>(a.out) + from, count);
   }
 }

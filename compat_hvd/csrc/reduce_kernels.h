@@ -1,7 +1,7 @@
 // Element-wise reductions. The order of summation is the order of the sources given, for every element, whatever the
 // chunking: the same sources give the same bits.
 //
-// float16 and bfloat16 accumulate in float32 and round once; integers accumulate in 64 bits and wrap to their type at
+// float16 and bfloat16 accumulate in float32; integers accumulate in 64 bits and wrap to their type at
 // the end, so that an average never overflows in the element type.
 #pragma once
 
@@ -15,10 +15,16 @@ namespace compat_hvd {
 
 // result = reduce(prescale * source_0, prescale * source_1, …) / divisor * postscale; divisor is the number of members
 // for an average and 1 otherwise. Integers: each scaling multiplies in double and truncates toward zero.
+//
+// float16 and bfloat16 round at the end and, unless it is an average, also after the prescaling and before the
+// postscaling: then the result has the bits that tensors scaled by themselves would give. What overflows there only is
+// not rounded.
 struct Scaling {
   double prescale = 1.0;
   double postscale = 1.0;
   int64_t divisor = 1;
+
+  bool rounds_between() const { return divisor == 1; }
 };
 
 bool can_reduce(DataType dtype);

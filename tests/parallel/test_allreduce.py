@@ -106,6 +106,38 @@ def test_scale_factors_of_integers_truncate_before_and_after_the_sum(hvd, sessio
     assert result.tolist() == [int(2 * SIZE * 1.5), int(sum(range(SIZE)) * 1.5)]
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_scaled_halves_have_the_bits_of_tensors_scaled_by_themselves(hvd, session, dtype):
+    """Every rank gives the same, so that scaling, summing and scaling again are products of three roundings."""
+    values = np.random.default_rng(5).uniform(-100, 100, 1000)
+    factor = 0.19151945
+    before, after = run(
+        lambda feed: [
+            hvd.allreduce(feed(values, dtype), op=hvd.Sum, prescale_factor=factor),
+            hvd.allreduce(feed(values, dtype), op=hvd.Sum, postscale_factor=factor),
+        ]
+    )
+    half = dtype.as_numpy_dtype
+    given = values.astype(half).astype(np.float32)
+    scaled = (given * np.float32(factor)).astype(half).astype(np.float32)
+    np.testing.assert_array_equal(before, (scaled * SIZE).astype(half))
+    summed = (given * SIZE).astype(half).astype(np.float32)
+    np.testing.assert_array_equal(after, (summed * np.float32(factor)).astype(half))
+
+
+def test_a_half_that_overflows_only_between_the_factors_does_not(hvd, session):
+    before, after = run(
+        lambda feed: [
+            hvd.allreduce(
+                feed([60000.0], tf.float16), op=hvd.Sum, prescale_factor=1.5, postscale_factor=1 / (2 * SIZE)
+            ),
+            hvd.allreduce(feed([60000.0], tf.float16), op=hvd.Sum, postscale_factor=0.5 / SIZE),
+        ]
+    )
+    assert before.astype(np.float64) == pytest.approx(45000, rel=1e-3)
+    assert after.astype(np.float64) == pytest.approx(30000, rel=1e-3)
+
+
 def test_scale_factors_of_an_average(hvd, session):
     result = run(lambda feed: hvd.allreduce(feed([RANK + 1.0]), prescale_factor=0.25, postscale_factor=8))
     assert result == pytest.approx([SIZE + 1.0])
