@@ -7,11 +7,16 @@ from typing import Any, Sequence
 
 from compat_hvd.common import bootstrap, config, ending, mpi, native
 from compat_hvd.common import process_sets as table
+from compat_hvd.common.exceptions import HorovodInternalError
 from compat_hvd.common.process_sets import ProcessSet
+
+# All ranks have left the old world when they begin to wait for each other, so nobody who comes is far.
+_RESTART_SECONDS = 15.0
 
 _place: bootstrap.Place | None = None
 _comm: Any = None
 _timeline_allowed = False
+_arguments: tuple[Any, Any] = None, None
 
 
 def init(
@@ -35,7 +40,7 @@ def init(
         ImportError: mpi4py or an MPI library is missing.
         HorovodInternalError: the ranks could not be connected.
     """
-    global _place, _comm, _timeline_allowed
+    global _place, _comm, _timeline_allowed, _arguments
     if native.running():
         table.assign(table.as_process_sets(process_sets), _comm)
         return
@@ -54,6 +59,7 @@ def init(
     _timeline_allowed = config.get("HOROVOD_TIMELINE") is not None
     table.register(groups, _place.size, comm if hasattr(comm, "Get_rank") else None)
     table.assign(sets, _comm)
+    _arguments = comm, process_sets
 
 
 def _communicator(comm: Sequence[int] | Any | None) -> Any:
@@ -78,14 +84,40 @@ def _communicator(comm: Sequence[int] | Any | None) -> Any:
 
 def shutdown() -> None:
     """Ends the engine: returns when every rank has called it or ended. ``init`` may be called again afterwards."""
+    if native.running():
+        native.goodbye()
+        ending.mark_orderly()
+        _leave_world()
+
+
+def _leave_world() -> None:
     global _place, _comm
-    if not native.running():
-        return
-    native.goodbye()
-    ending.mark_orderly()
     table.unregister_all()
     _comm.Free()
     _place, _comm = None, None
+
+
+def restart() -> None:
+    """Ends the engine and starts another with the arguments of the last ``init``; every rank calls it.
+
+    A rank that has not called it yet gets errors from its collectives until it does. Process sets added while the job
+    ran are gone.
+
+    Raises:
+        ValueError: before ``init``.
+        HorovodInternalError: a rank has ended meanwhile. Nothing more can be communicated, and if the error is not
+            caught, the job is aborted.
+    """
+    _current()
+    native.goodbye()
+    if not mpi.all_arrive(_comm, _RESTART_SECONDS):
+        raise HorovodInternalError(
+            f"rank {rank()} wants to start anew, but another rank has ended and will not come. Ranks cannot be "
+            "replaced: start the whole job again, for example with compat-hvdrun --restarts, and let it read a "
+            "checkpoint"
+        )
+    _leave_world()
+    init(*_arguments)
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import re
 import sys
+import time
 from array import array
 from typing import Any, Mapping, NamedTuple, Sequence
 
@@ -253,6 +254,20 @@ def allgather_int64(comm: Any, values: Sequence[int]) -> list[list[int]]:
 def dup(comm: Any) -> Any:
     """Returns a communicator of the same ranks with traffic of its own; collective over ``comm``."""
     return comm.Dup()
+
+
+def all_arrive(comm: Any, seconds: float) -> bool:
+    """Waits until every rank of ``comm`` has called this, for so many seconds at most; returns whether all have.
+
+    After False the ranks can only be aborted: those that do come are left in an operation that will never end.
+    """
+    arrived = comm.Ibarrier()
+    deadline = time.monotonic() + seconds
+    while not arrived.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def split_shared(comm: Any) -> Any:

@@ -36,7 +36,7 @@ from compat_hvd.common.process_sets import (
     remove_process_set,
 )
 from compat_hvd.common.util import gpu_available
-from compat_hvd.tensorflow import compression, functions, gradient_aggregation, mpi_ops, sync_batch_norm, util
+from compat_hvd.tensorflow import compression, elastic, functions, gradient_aggregation, mpi_ops, sync_batch_norm, util
 from compat_hvd.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from compat_hvd.tensorflow.alltoall import alltoall
 from compat_hvd.tensorflow.compression import Compression
@@ -139,6 +139,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "functions",
     "global_process_set",
     "gloo_built",

@@ -6,6 +6,13 @@
 
 namespace compat_hvd {
 
+namespace {
+
+// TensorFlow has no class of its own for what cannot complete; this tells our UnknownErrors from everybody else's.
+constexpr char kInternalError[] = "HorovodInternalError: ";
+
+}  // namespace
+
 Status not_initialized() { return Status::failed_precondition("Horovod has not been initialized; use hvd.init()."); }
 
 void AttributeReader::check(TfStatus* status) {
@@ -174,7 +181,7 @@ void KernelRun::finish(const Status& status) {
   inputs_.clear();
   outputs_.clear();
   if (!status.ok()) {
-    TfStatus failure(status);
+    TfStatus failure(status.code == Code::kUnknown ? Status::unknown(kInternalError + status.message) : status);
     TF_OpKernelContext_Failure(context_, failure.get());
   }
   std::function<void()> done;
