@@ -80,7 +80,7 @@ class _InSession:
 
     def read(self, variables: Sequence[Any]) -> list[Any]:
         """The values as arrays."""
-        return list(self._session.run(list(variables)))
+        return [np.asarray(value) for value in self._session.run(list(variables))]
 
     def write(self, variable: Any, value: Any) -> None:
         # An initializer assigns its second input, whatever that is; two variables may share it.
@@ -120,17 +120,30 @@ class _VariablesState(ObjectState):
         variables = self._tracked()
         _check_alike(variables)
         at_root = basics.rank() == 0
-        values = self._access.read(variables) if at_root else [None] * len(variables)
-        for number, (variable, value) in enumerate(zip(variables, values)):
+        values = self._access.read(variables) if at_root else []
+        for number, variable in enumerate(variables):
             # One at a time, so that no copy of the whole model is made.
-            value = broadcast_object(value, name=f"elastic.variable.{number}")
+            packed = _pack(values[number]) if at_root else None
+            packed = broadcast_object(packed, name=f"elastic.variable.{number}")
             if not at_root:
-                self._access.write(variable, value)
+                self._access.write(variable, _unpack(packed, variable))
         self._save_variables()
         super().sync()
 
     def _save_variables(self) -> None:
         self._values = self._access.read(self._tracked())
+
+
+def _pack(value: Any) -> Any:
+    # The bfloat16 of some versions cannot be pickled.
+    return value if value.dtype.kind in "OSU" else (value.shape, value.tobytes())
+
+
+def _unpack(packed: Any, variable: Any) -> Any:
+    if isinstance(packed, np.ndarray):
+        return packed
+    shape, data = packed
+    return np.frombuffer(data, tf.as_dtype(variable.dtype).base_dtype.as_numpy_dtype).reshape(shape)
 
 
 def _check_alike(variables: Iterable[Any]) -> None:
