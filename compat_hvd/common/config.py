@@ -55,6 +55,7 @@ TABLE: dict[str, Variable] = {
     "COMPAT_HVD_NODE_SPLIT": Variable(_groups, None, "for tests: sizes of groups of ranks that act as separate nodes"),
     "COMPAT_HVD_CHUNK_BYTES": Variable(int, 256 << 10, "bytes of one shared-memory slot"),
     "COMPAT_HVD_LAUNCHER": Variable(str, None, "MPI whose mpiexec compat-hvdrun used; set by it for each rank"),
+    "COMPAT_HVD_COMMIT_FILE": Variable(str, None, "file to which rank 0 writes the commits of an elastic state"),
     "HOROVOD_RANK": Variable(int, None, "rank given by Horovod's launcher to a job without MPI"),
     "HOROVOD_SIZE": Variable(int, None, "number of ranks of such a job"),
     "PMI_RANK": Variable(int, None, "rank given by the mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2"),

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
+import pickle
 from typing import Any, Callable, Iterable, TypeVar
 
+from compat_hvd.common import config
 from compat_hvd.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 Result = TypeVar("Result")
@@ -45,9 +48,14 @@ class State:
         """Does nothing: the set of ranks is fixed."""
 
     def commit(self) -> None:
-        """Saves the state, to which ``restore`` returns after an internal error."""
+        """Saves the state, to which ``restore`` returns after an internal error.
+
+        Where COMPAT_HVD_COMMIT_FILE is set, as compat-hvdrun --restarts does, rank 0 also writes it to that file, from
+        which ``elastic.run`` begins when the whole job has been started again.
+        """
         self.save()
         self._commits += 1
+        self._write_commit()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -64,6 +72,12 @@ class State:
     def sync(self) -> None:
         """Gives every rank the present state of rank 0, which thereby is saved; every rank calls it."""
         raise NotImplementedError
+
+    def _write_commit(self) -> None:
+        """Writes what was saved to the commit file, if there is to be one; for subclasses that can."""
+
+    def _read_commit(self) -> None:
+        """Restores what the commit file holds, if there is one; for subclasses that can."""
 
     def reset(self) -> None:
         """Called when the ranks have been connected anew, before the reset callbacks; for subclasses."""
@@ -96,6 +110,31 @@ class ObjectState(State):
             self._set(self._bcast_object({name: getattr(self, name) for name in self._saved_state}))
             ObjectState.save(self)
 
+    def _write_commit(self) -> None:
+        path = config.get("COMPAT_HVD_COMMIT_FILE")
+        if path is None or self._rank() != 0:
+            return
+        # A job that dies in the middle leaves the commit before.
+        with open(f"{path}.new", "wb") as file:
+            pickle.dump(self._saved(), file, pickle.HIGHEST_PROTOCOL)
+        os.replace(f"{path}.new", path)
+
+    def _read_commit(self) -> None:
+        path = config.get("COMPAT_HVD_COMMIT_FILE")
+        if path is None or self._rank() != 0 or not os.path.exists(path):
+            return
+        with open(path, "rb") as file:
+            self._adopt(pickle.load(file))
+        self.restore()
+
+    def _saved(self) -> dict[str, Any]:
+        """What ``save`` kept, in a form that can be pickled."""
+        return {"attributes": self._saved_state}
+
+    def _adopt(self, saved: dict[str, Any]) -> None:
+        """The inverse of ``_saved``."""
+        self._saved_state = {**self._saved_state, **saved["attributes"]}
+
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)
@@ -124,6 +163,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Result:
         skip_sync = False
         fruitless, commits = 0, state._commits
+        state._read_commit()
         while True:
             try:
                 if not skip_sync:

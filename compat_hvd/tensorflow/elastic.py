@@ -130,6 +130,16 @@ class _VariablesState(ObjectState):
         self._save_variables()
         super().sync()
 
+    def _saved(self) -> dict[str, Any]:
+        return {**super()._saved(), "variables": [_pack(value) for value in self._values]}
+
+    def _adopt(self, saved: dict[str, Any]) -> None:
+        super()._adopt(saved)
+        variables, packed = self._tracked(), saved["variables"]
+        if len(variables) != len(packed):
+            raise ValueError(f"the commit file holds {len(packed)} variables, but the state has {len(variables)}")
+        self._values = [_unpack(one, variable) for one, variable in zip(packed, variables)]
+
     def _save_variables(self) -> None:
         self._values = self._access.read(self._tracked())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Sequence
 
 import pytest
 from children import LAUNCHER, Ended, bare_environment, run
@@ -14,8 +15,8 @@ RANKS = 2
 TOTAL = float(sum(rank + 1 + step for step in range(6) for rank in range(RANKS)))
 
 
-def train(way: str, mode: str, **env: str) -> Ended:
-    command = [*LAUNCHER, "-np", RANKS, "--", sys.executable, PROGRAM, way, mode]
+def train(way: str, mode: str, options: Sequence[str] = (), **env: str) -> Ended:
+    command = [*LAUNCHER, "-np", RANKS, *options, "--", sys.executable, PROGRAM, way, mode]
     return run(command, timeout=100, env=bare_environment(TF_CPP_MIN_LOG_LEVEL="3", **env))
 
 
@@ -62,3 +63,10 @@ def test_process_sets_given_to_init_are_there_again() -> None:
     ended = train("set", "eager")
     assert_trained(ended)
     assert ended.stdout.count("finds the set of 1 again") == RANKS, str(ended)
+
+
+def test_a_job_that_is_started_again_begins_with_the_last_commit() -> None:
+    """The last rank is killed; compat-hvdrun starts all again, and rank 0 finds the commit in a file."""
+    ended = train("die", "session", ["--restarts", "1"])
+    assert_trained(ended, resets=0)
+    assert ended.stdout.count("starts at step 2 with") == RANKS, str(ended)
