@@ -13,7 +13,6 @@ LISTING = Path(__file__).with_name("api.txt")
 # The modules that are public: people import from them.
 DOORS = [
     "compat_hvd.tensorflow",
-    "compat_hvd.tensorflow.elastic",
     "compat_hvd.tensorflow.keras",
     "compat_hvd.tensorflow.keras.callbacks",
     "compat_hvd.keras",
