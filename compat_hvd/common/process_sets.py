@@ -37,7 +37,8 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def _members(self) -> list[int]:
-        if self.process_set_id is None or self.ranks is None:
+        # The table is asked as well: the object may be a copy made before its set was removed and the id given anew.
+        if self.process_set_id is None or self.ranks is None or _registered.get(self.process_set_id) != self.ranks:
             raise ValueError(f"{self} has not been registered; pass it to init(process_sets=[…]) or add_process_set")
         return self.ranks
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -115,6 +117,21 @@ def test_wrong_sets_are_refused_and_init_may_follow(hvd, start, kind):
         start(BAD_SETS[kind])
     start([ODD])
     assert hvd.size_op(1).numpy() == len(ODD)
+
+
+def test_an_id_that_is_not_that_of_the_set_is_refused(hvd, start):
+    """When it is used, on the rank that uses it: of a set that never was, and of a copy that has outlived its set."""
+    odd = hvd.ProcessSet(ODD)
+    start([odd])
+    invented, outlived = hvd.ProcessSet([0]), copy.copy(odd)
+    invented.process_set_id = 10
+    assert outlived.size() == len(ODD)
+    assert hvd.remove_process_set(odd)
+    assert hvd.add_process_set([0]).process_set_id == outlived.process_set_id
+    for unregistered in (invented, outlived):
+        for use in (hvd.ProcessSet.size, lambda one: hvd.allreduce(1.0, process_set=one)):
+            with pytest.raises(ValueError, match="registered"):
+                use(unregistered)
 
 
 def test_ranks_that_are_no_integers(hvd):
