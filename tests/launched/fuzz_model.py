@@ -52,6 +52,12 @@ def takes_part(operation: dict, rank: int) -> bool:
     return rank in operation["members"] or (spoil is not None and spoil["kind"] == "outsider" and spoil["rank"] == rank)
 
 
+def at(operation: dict, time: int) -> dict:
+    """The operation at this repetition: it may be good at first, so that its name is known when it is spoiled."""
+    spoil = operation["spoil"]
+    return {**operation, "spoil": None} if spoil and time < spoil["from"] else operation
+
+
 def spoiled(operation: dict, rank: int) -> dict:
     """The operation as this rank runs it."""
     spoil = operation["spoil"]

@@ -54,7 +54,8 @@ class Outcome:
     def __init__(self, run):
         self.results, self.error = [], None
         try:
-            self.results = [np.asarray(one) for one in run()]
+            # A bfloat16 scalar of TensorFlow is no array for np.asarray.
+            self.results = [np.asarray(one.numpy() if hasattr(one, "numpy") else one) for one in run()]
         except Exception as error:
             self.error, self.text = type(error).__name__, str(error).splitlines()[0]
 
@@ -109,20 +110,26 @@ class Rank:
     def step_run(self, where, step):
         time.sleep(step["delays"][self.rank] / 1000)
         order = [step["operations"][i] for i in step["orders"][self.rank]]
-        mine = [model.spoiled(one, self.rank) for one in order if model.takes_part(one, self.rank)]
+        mine = [one for one in order if model.takes_part(one, self.rank)]
+        if not step["mode"].startswith("eager"):
+            mine = [model.spoiled(one, self.rank) for one in mine]
         if mine:
             getattr(self, step["mode"])(where, mine, step)
 
     def judge(self, where, step, operation, moment, outcome):
         original = next(one for one in step["operations"] if one["name"] == operation["name"])
-        right = model.expected(original, self.rank, moment, step["mode"].startswith("eager"))
+        right = model.expected(model.at(original, moment), self.rank, moment, step["mode"].startswith("eager"))
         self.check(f"{where} {step['mode']} {operation['name']} time {moment}", outcome.fault(right))
 
     def eager(self, where, mine, step, at_once=map):
         def work(operation):
             for moment in range(step["times"]):
-                arrays = model.inputs(operation, self.rank, moment)
-                outcome = Outcome(lambda: collective(operation, arrays, self.set_of(operation["members"]))[0])  # noqa: B023
+                now = model.at(operation, moment)
+                if not model.takes_part(now, self.rank):
+                    continue
+                mine = model.spoiled(now, self.rank)
+                arrays = model.inputs(mine, self.rank, moment)
+                outcome = Outcome(lambda: collective(mine, arrays, self.set_of(mine["members"]))[0])  # noqa: B023
                 self.judge(where, step, operation, moment, outcome)
 
         list(at_once(work, mine))
