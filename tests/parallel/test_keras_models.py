@@ -86,7 +86,7 @@ def trained(kind, wrap):
     """A model that has made one step with momentum, from 0 with a gradient of r + 1."""
     model = kind.model(kind.dense())
     model.compile(wrap(kind.optimizers.SGD(1.0, momentum=0.5)), loss=kind.keras.losses.MeanAbsoluteError())
-    model.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -9.0), verbose=0)
+    model.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -1e4), verbose=0)
     return model
 
 
@@ -112,7 +112,7 @@ def test_loaded_models_go_on_with_the_state_of_their_optimizer(hvd, kind, end, t
         loaded = models.load_with_optimizer(kind.keras, path, None, None, hvd.Compression.none, kind.name == "legacy")
         assert type(loaded.optimizer).__name__ == "SGD"
         assert int(loaded.optimizer.iterations.numpy()) == 1
-        loaded.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -9.0), verbose=0)
+        loaded.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -1e4), verbose=0)
         assert loaded.get_weights()[0].item() == pytest.approx(first + 0.5 * first - MEAN)
 
 
@@ -131,7 +131,7 @@ def test_custom_optimizers_and_objects(hvd, kind, tmp_path):
         kind.keras, path, [Mine], {"Layer": Layer}, hvd.Compression.none, kind.name == "legacy"
     )
     assert isinstance(loaded.optimizer, Mine)
-    loaded.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -9.0), verbose=0)
+    loaded.fit(np.full((1, 1), RANK + 1.0), np.full((1, 1), -1e4), verbose=0)
     assert loaded.get_weights()[0].item() == -MEAN
 
 

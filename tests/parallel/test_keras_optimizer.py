@@ -151,6 +151,7 @@ def test_num_groups_is_the_older_word(hvd, kind):
         hvd.DistributedOptimizer(kind.optimizers.SGD(1.0), num_groups=2)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="the only process set is the global one")
 def test_process_sets(hvd, kind):
     members = hvd.add_process_set(list(range(0, SIZE, 2)))
     try:
