@@ -15,8 +15,10 @@ DOORS = [
     "compat_hvd.tensorflow",
     "compat_hvd.tensorflow.keras",
     "compat_hvd.tensorflow.keras.callbacks",
+    "compat_hvd.tensorflow.keras.elastic",
     "compat_hvd.keras",
     "compat_hvd.keras.callbacks",
+    "compat_hvd.keras.elastic",
 ]
 
 

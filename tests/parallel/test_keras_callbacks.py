@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from world import RANK, SIZE, equal_on_all_ranks
 
-from compat_hvd.tensorflow.keras_shared import callbacks, learning_rate
+from compat_hvd.tensorflow.keras_shared import callbacks, elastic, learning_rate
 
 MEAN = (SIZE + 1) / 2  # of r + 1
 
@@ -290,3 +290,39 @@ def test_aggregation_in_a_session(hvd, average):
         step = -MEAN if average else -2 * MEAN
         assert seen.values == [0.0, step, step, 2 * step, 2 * step]
         assert kind.keras.backend.get_value(optimizer.iterations) == 5
+
+
+# ------------------------------------------------------------------------------ elastic training
+
+
+def test_training_goes_on_from_the_last_commit(hvd, kind):
+    """The second epoch fails in its third of four batches; commits are made after two batches and after epochs."""
+    model = kind.model(kind.dense(kernel=kind.keras.initializers.Constant(float(RANK))))
+    model.compile(hvd.DistributedOptimizer(kind.optimizers.SGD(1.0)), loss=mean_of_output)
+    state = elastic.KerasState(model, batch=0, epoch=0)
+    begun = []
+
+    class Fail(kind.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if len(begun) == 1 and state.epoch == 1 and batch == 2:
+                raise hvd.elastic.HorovodInternalError("on purpose")
+
+    @hvd.elastic.run
+    def train(state):
+        begun.append((state.epoch, state.batch, model.get_weights()[0].item()))
+        used = [
+            kind.callback(elastic.UpdateBatchState)(state),
+            kind.callback(elastic.UpdateEpochState)(state),
+            Fail(),
+            kind.callback(elastic.CommitState)(state, batches_per_commit=2),
+        ]
+        fit(kind, model, *used, samples=4 - state.batch, epochs=1)
+        if state.epoch < 3:
+            fit(kind, model, *used, samples=4, epochs=3 - state.epoch)
+
+    train(state)
+    # Batch 1 of the second epoch was committed with its number, which is 1: it is not trained again.
+    assert begun == [(0, 0, 0.0), (1, 1, -6 * MEAN)]
+    assert (state.epoch, state.batch) == (3, 0)
+    assert model.get_weights()[0].item() == (-6 - 3 - 4) * MEAN
+    assert equal_on_all_ranks(model.get_weights()[0])

@@ -14,16 +14,17 @@ def keras_session(owner: Any) -> Any:
     Args:
         owner: a module of Keras, a class of Keras or an object of one, which tells which Keras.
     """
-    return _backend(owner).get_session()
+    return keras_backend(owner).get_session()
 
 
 def have_initialised(variable: Any, owner: Any) -> None:
     """In graph mode has Keras initialise a variable like its own."""
     if not tf.executing_eagerly():
-        _backend(owner).track_variable(variable)
+        keras_backend(owner).track_variable(variable)
 
 
-def _backend(owner: Any) -> Any:
+def keras_backend(owner: Any) -> Any:
+    """The backend module of the Keras that ``owner`` belongs to."""
     cls = owner if isinstance(owner, type) else type(owner)
     modules = [getattr(owner, "__name__", "")] + [base.__module__ for base in cls.__mro__]
     packages = [name.split(".")[0] for name in modules]
