@@ -321,7 +321,7 @@ def test_training_goes_on_from_the_last_commit(hvd, kind):
             fit(kind, model, *used, samples=4, epochs=3 - state.epoch)
 
     train(state)
-    # Batch 1 of the second epoch was committed with its number, which is 1: it is not trained again.
+    # What was committed is the number of the last batch, not how many there were: it is trained again, as with Horovod.
     assert begun == [(0, 0, 0.0), (1, 1, -6 * MEAN)]
     assert (state.epoch, state.batch) == (3, 0)
     assert model.get_weights()[0].item() == (-6 - 3 - 4) * MEAN
