@@ -47,8 +47,11 @@ test-launched: native
 sanitize: native
 	$(BIN)/python -m pytest -m long tests/engine
 
-test-long: native
+test-long: native $(addprefix test-long-,3 4)
 	$(BIN)/python -m pytest -m long tests
+
+test-long-%: native
+	$(RUN) -np $* --no-tag -- $(BIN)/python -m pytest -m long tests/parallel
 
 lint: native
 	$(BIN)/ruff check .

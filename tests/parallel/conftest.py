@@ -36,6 +36,13 @@ def pytest_configure(config):
         reporter._tw._file = io.StringIO()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if SIZE != 2 and item.get_closest_marker("two_ranks"):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_unconfigure(config):
     _stderr.close()
 

@@ -10,6 +10,8 @@ from world import RANK, SIZE
 from compat_hvd.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from compat_hvd.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
+pytestmark = pytest.mark.two_ranks
+
 v1 = tf.compat.v1
 
 MEAN = (SIZE + 1) / 2  # of r + 1

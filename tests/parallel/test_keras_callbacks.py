@@ -10,6 +10,8 @@ from world import RANK, SIZE, equal_on_all_ranks
 
 from compat_hvd.tensorflow.keras_shared import callbacks, elastic, learning_rate
 
+pytestmark = pytest.mark.two_ranks
+
 MEAN = (SIZE + 1) / 2  # of r + 1
 
 

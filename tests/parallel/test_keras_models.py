@@ -15,6 +15,8 @@ from world import RANK, SIZE
 
 from compat_hvd.tensorflow.keras_shared import models
 
+pytestmark = pytest.mark.two_ranks
+
 MEAN = (SIZE + 1) / 2  # of r + 1
 
 

@@ -12,6 +12,8 @@ import tensorflow as tf
 from kerases import Slope, eagerly, traced
 from world import RANK, SIZE, allgather
 
+pytestmark = pytest.mark.two_ranks
+
 MEAN = (SIZE + 1) / 2  # of r + 1
 TOTAL = SIZE * MEAN
 

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from world import RANK, SIZE, allgather
 
+pytestmark = pytest.mark.two_ranks
+
 v1 = tf.compat.v1
 
 MEAN = (SIZE + 1) / 2  # of r + 1
