@@ -39,6 +39,7 @@ def test_ranks_that_wait_for_each_other_start_anew() -> None:
     assert_trained(train("stuck", "eager", COMPAT_HVD_DEADLOCK_SECONDS="3"))
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_what_was_not_committed() -> None:
     ended = train("interrupt", "eager")
     assert_trained(ended)
@@ -59,6 +60,7 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     assert "compat-hvdrun --restarts" in ended.stdout
 
 
+@pytest.mark.long
 def test_process_sets_given_to_init_are_there_again() -> None:
     ended = train("set", "eager")
     assert_trained(ended)

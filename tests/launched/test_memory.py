@@ -21,7 +21,10 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("case", LIMITS)
+SHORT = ("in_graph", "of_many_names", "of_mismatches")
+
+
+@pytest.mark.parametrize("case", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in LIMITS])
 def test_three_thousand_collectives(case: str) -> None:
     env = bare_environment(TF_CPP_MIN_LOG_LEVEL="3")
     ended = run([*LAUNCHER, "-np", 2, "--", sys.executable, PROGRAM, case], timeout=200, env=env)
