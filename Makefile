@@ -35,7 +35,7 @@ test-parallel: $(addprefix test-parallel-,1 2 3 4)
 test-parallel-%: native
 	$(RUN) -np $* --no-tag -- $(PYTEST) tests/parallel
 
-test-node-split: $(addprefix test-node-split-,2,2 1,3 1,1,1,1)
+test-node-split: $(addprefix test-node-split-,2,2 1,3)
 
 test-node-split-%: native
 	COMPAT_HVD_NODE_SPLIT=$* $(RUN) -np 4 --no-tag -- $(BIN)/python -m pytest -m "node_split and not long" tests/parallel
@@ -47,7 +47,7 @@ test-launched: native
 sanitize: native
 	$(BIN)/python -m pytest -m long tests/engine
 
-test-long: native $(addprefix test-long-,3 4)
+test-long: native test-long-3 test-long-4 test-node-split-1,1,1,1
 	$(BIN)/python -m pytest -m long tests
 
 test-long-%: native
